@@ -30,26 +30,27 @@ struct AttentionParams {
   int32_t num_query_heads = 0;
   float scale = 0;
   KvSlab kv;
-  std::span<const RowTile> tiles;  // host memory; no row is in two, and the outputs of rows in none
-                                   // are left as they are
+  std::span<const RowTile> tiles;  // host memory, disjoint; outputs of rows in no tile are not
+                                   // written
   IndexView index;                 // of the query heads
-  // Keys that each row sees: itself and those before it, exactly. The index is not read then, and no
-  // tile runs densely. 0: no window.
+  // Number of keys that each row sees, itself included; exact. The index is then ignored, and no tile
+  // runs densely. 0: no window.
   int64_t window = 0;
-  // [num_query_heads] or null: a logit of each head in its rows' softmax that has no value (Xiao et
-  // al. 2023, section 3.3; gpt-oss). So `out` is what it would be without, times
-  // 1 / (1 + exp(sink - lse)). Not part of lse, nor of anything that is found from Q and K: shares of
-  // mass are of the keys'. Where DeviceInfo::attention_sinks.
+  // [num_query_heads] or null: for each head, a logit that takes part in the softmax of its rows but has
+  // no value (Xiao et al. 2023, section 3.3; gpt-oss). It multiplies `out` by 1 / (1 + exp(sink - lse)).
+  // It is not part of lse, nor of what is estimated from Q and K: shares of mass refer to the keys alone.
+  // Only if DeviceInfo::attention_sinks.
   const float* sinks = nullptr;
   void* out = nullptr;   // [num_rows, num_query_heads, head_dim], kv.dtype
-  float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Of what the row
-                         // attended to, so the dense LSE only from first_dense_position on.
-  int64_t* covered_pairs = nullptr;  // [num_query_heads] (query, key) pairs with key <= query that
-                                     // the head's tiles computed (coverage.h), or null
+  float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Over the keys that the
+                         // row attended to: the dense LSE only from first_dense_position on.
+  // [num_query_heads] or null: (query, key) pairs with key <= query that the head's tiles computed
+  // (coverage.h).
+  int64_t* covered_pairs = nullptr;
 };
 
-// One query row per head over keys it may all see: a decode step on a part of the tokens. Results
-// of parts merge by their lse (worker-independent: model/generator.h).
+// One query row per head, which sees all keys: a decode step over a part of the tokens. The results of
+// several parts are merged by their lse (model/generator.h).
 struct DecodeAttentionParams {
   const float* q = nullptr;  // [num_query_heads, head_dim]
   int32_t num_query_heads = 0;

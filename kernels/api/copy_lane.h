@@ -1,12 +1,12 @@
-// A second order of execution on a device: copies between device and host memory that run beside
+// A second stream of a device, for copies between device and host memory that run concurrently with
 // the device's operations.
 //
 //   device thread                          another thread
 //   ... operations that fill `pages` ...
 //   lane->follow();
 //   (hands over) ------------------------> lane->copy_rows(pages to host);
-//   ... operations that leave `pages` ...  lane->synchronize(deadline);
-//   (waits) <------------------------------ (says so)
+//   ... operations on other memory ...     lane->synchronize(deadline);
+//   (waits) <------------------------------ (signals)
 //   ... operations that refill `pages` ...
 #pragma once
 
@@ -21,23 +21,23 @@
 
 namespace millrace::kernels {
 
-// One thread at a time, which need not be the device's. Ends before its device.
+// Used by one thread at a time, which need not be the device's. Must be destroyed before its device.
 class CopyLane {
  public:
   virtual ~CopyLane() = default;
 
-  // Copies from here on come after all operations that the device has been given so far. Called
-  // where the device may be called.
+  // Copies issued from here on run after all operations that the device has been given so far. Must be
+  // called on a thread that may call the device at that moment.
   virtual void follow() = 0;
   // As Device::copy_rows, in the lane's order.
   virtual void copy_rows(const CopyRowsParams& params) = 0;
-  // Whether gather_pages() may be given what the host has there: memory that Device::lock_host has locked. Memory of
-  // the device it may be given anyway.
+  // Whether gather_pages() may read this host memory: Device::lock_host has locked it. Memory of the device
+  // may always be gathered.
   virtual bool reaches(std::span<const std::byte> bytes) const = 0;
-  // In the lane's order, straight from where the pages lie. What was gathered before must be through.
+  // In the lane's order, straight from where the pages are. The previous gather must have completed.
   virtual void gather_pages(const GatherPagesParams& params) = 0;
   virtual Result<void> synchronize(Deadline deadline) = 0;
-  // After synchronize(): of the pages gathered last, one that does not match its checksum.
+  // After synchronize(): a page of the last gather that does not match its checksum, if there is one.
   virtual std::optional<int64_t> damaged_page() const = 0;
 };
 

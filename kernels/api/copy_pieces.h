@@ -1,4 +1,4 @@
-// Many pieces of device memory, moved at once: one launch where a copy each would be thousands.
+// Copies many pieces of device memory in one launch, where single copies would be thousands of launches.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// Device: what the one model forward is written against. A device owns memory, an order of
-// execution and the operations; kernels/cpu and kernels/cuda implement it, kernels/ref is the naive
-// double-precision one that tests compare with.
+// Device: the interface that the model's forward pass is written against. A device has memory, an
+// order of execution and the operations. kernels/cpu and kernels/cuda implement it; kernels/ref is the
+// naive double-precision implementation that tests compare with.
 //
 // Order: operations take effect in the order of the calls, as in one stream. On the CPU a call
-// returns when its work is done; on a GPU it may return before. synchronize() ends that. Threads: a
-// Device is used by one thread at a time. Errors: allocation is an expected outcome and returns a
+// returns when its work is done; on a GPU it may return earlier, and synchronize() waits. Threads: a
+// Device is used by one thread at a time. Errors: a failed allocation is an expected outcome and returns a
 // Result; an operation given shapes that do not fit is a bug (MR_CHECK); a GPU that fails throws
 // CudaError, which ends the rank.
 #pragma once
@@ -35,73 +35,73 @@ struct CUstream_st;  // CUDA's: what a cudaStream_t points to
 
 namespace millrace::kernels {
 
-// What sparse attention by columns, bands or block lists costs on a device, beside dense attention.
+// What sparse attention by columns, bands or block lists costs on a device, relative to dense attention.
 struct SparseCost {
-  // At which a pair is computed, of the dense kernel's speed. H100: 428 of 593 TFLOP/s.
+  // Speed per computed (query, key) pair, as a share of the dense kernel's. H100: 428 of 593 TFLOP/s.
   double speed = 0.7;
-  // Finding the lists takes a time that does not depend on the length, as dense attention of this
-  // many tokens. H100: 0.1 ms a layer of 32 heads, nearly all of it launches.
+  // Building the lists takes a fixed time, as long as dense attention over this many tokens. H100:
+  // 0.1 ms for a layer of 32 heads, nearly all of it launches.
   double launch_tokens = 2600;
-  // And the share of dense attention that this many rows are.
+  // It also takes as long as dense attention of this many rows.
   double rows = 0;
 };
 
 struct DeviceInfo {
   std::string name;  // "cpu (2 threads, avx512_bf16)"
-  // The same for all processes of a machine that compute on this device, whatever number each sees
-  // it under; empty on a CPU, of which a machine has one.
+  // Identifies the device to all processes of the machine, whatever number each process sees it
+  // under. Empty on a CPU: a machine has one.
   std::string id;
   int num_threads = 0;  // CPU only
-  // What weights, K and V may be besides bfloat16.
+  // Dtypes that weights, K and V may have besides bfloat16.
   bool float32_compute = true;
   bool float16_compute = false;
   bool host_memory = true;  // the host may read and write device memory
-  // Products that an element-wise operation reads are bfloat16 where that is the compute dtype:
-  // half the bytes for an operation that memory bounds.
+  // If the compute dtype is bfloat16, products that an element-wise operation reads are bfloat16 too:
+  // half the bytes for a memory-bound operation.
   bool narrow_projections = false;
   bool fuses_swiglu = false;      // needs no room for the products
-  bool all_activations = false;   // of MLPs; else SiLU alone
+  bool all_activations = false;   // of MLPs; otherwise SiLU only
   bool attention_sinks = false;   // AttentionParams::sinks
   bool expert_biases = false;     // RouteParams::bias, ExpertsParams' two and kClamped
   bool corrected_routes = false;  // RouteParams::correction and factor, kChosenSigmoid
   bool interleaved_rotation = false;
   bool computes_experts = false;  // route() and experts()
-  // The rows of an expert begin at a multiple of this in the scratch of experts(), which has those of
-  // all; 0: it has one expert's at a time. See expert_scratch_rows.
+  // experts() has the rows of all experts in its scratch memory at once; those of each expert begin at a
+  // multiple of this. 0: it holds one expert's rows at a time. See expert_scratch_rows.
   int32_t expert_row_step = 0;
   bool float8_products = false;    // kernels/api/float8.h
   bool float8_sum_biases = false;  // Float8GemmParams::bias into float32
-  // What widths of products of 8-bit floats are multiples of.
+  // Widths of products of 8-bit floats must be multiples of this.
   int32_t float8_width_step = kFloat8WidthStep;
-  // What the operations take: head dimensions, widths of hidden states and of a rank's part of an
+  // Limits of the operations: head dimensions, widths of hidden states and of a rank's part of an
   // MLP or an expert, tokens of a prompt under any index.
   int32_t head_dim_step = 16;
-  bool doubling_head_dims = false;  // of the multiples only those by powers of two
+  bool doubling_head_dims = false;  // only power-of-two multiples of head_dim_step
   int32_t max_head_dim = 256;
-  int32_t rotary_dim_step = 2;  // of the elements of a head that turn
+  int32_t rotary_dim_step = 2;  // of the number of rotated elements of a head
   int32_t width_step = 1;
   int32_t max_hidden_size = 1 << 20;
   int64_t max_tokens = int64_t{1} << 30;
-  int64_t gemm_rows = 1024;  // rows that a product is best given at a time
+  int64_t gemm_rows = 1024;  // best number of rows for one product
   SparseCost sparse_cost;
-  // The most that an operation takes of the device's memory for a moment, at any length, where that
-  // is much.
+  // The most device memory that an operation allocates temporarily, whatever the length of the prompt.
   int64_t scratch_bytes = 0;
 
   bool computes_in(DType dtype) const;
-  // The least head dimension from this one on that the device takes, else its largest.
+  // The smallest supported head dimension that is at least `head_dim`, or else the largest supported.
   int32_t head_dim_from(int32_t head_dim) const;
-  // The dtype of products that an element-wise operation reads. Never float16, which ends at
-  // 65,504: models have gates and biased keys beyond that, whose activations and rotations fit.
+  // The dtype of products that an element-wise operation reads. Never float16, whose largest value is
+  // 65,504: some models have larger gates and biased keys, although their activations and rotated keys fit.
   DType projection_dtype(DType compute_dtype) const;
 };
 
 // A point in a device's order of execution; see Device::mark.
 enum class TimeMark : int64_t {};
-// Those of a prompt that is set aside outlast all of the one that runs meanwhile: a dozen in each layer.
+// Marks that stay valid. A prompt that is set aside still needs its own after another has run, which takes a
+// dozen in each layer.
 inline constexpr int64_t kMarksKept = 4096;
 
-// Where a GPU's operations go, for a library that orders work of its own by them.
+// The stream of a GPU's operations, for a library that orders its own work relative to them.
 struct GpuStream {
   int gpu = 0;                    // among those this process sees
   CUstream_st* handle = nullptr;  // a cudaStream_t
@@ -109,7 +109,7 @@ struct GpuStream {
 
 class Device;
 
-// Device memory; freed with the device that gave it, which must outlive it. Uninitialised.
+// Owns device memory, uninitialised. The device that allocated it must outlive it.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -132,16 +132,16 @@ class DeviceBuffer {
   int64_t bytes_ = 0;
 };
 
-// Device memory that other processes of the host can map, by a descriptor of which the buffer has one
-// until it is freed. It stays as long as one of them has it mapped.
+// Device memory that other processes of the host can map through a file descriptor, which the buffer owns. The
+// memory stays allocated as long as any process has it mapped.
 struct SharedBuffer {
   DeviceBuffer memory;
   int descriptor = -1;
   int64_t mapped_bytes = 0;  // what the descriptor names, from memory.data() on
 };
 
-// Host memory that the device copies from and to at full speed (page-locked on a GPU). As
-// DeviceBuffer otherwise.
+// Owns host memory that the device copies from and to at full speed (page-locked on a GPU). Otherwise like
+// DeviceBuffer.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -163,8 +163,8 @@ class HostBuffer {
   int64_t bytes_ = 0;
 };
 
-// Host memory of others that is page-locked, and reached by the device's lanes, as long as this lives. Ends
-// before the memory and the device; no lane gathers from it by then.
+// Keeps host memory that somebody else owns page-locked, so that the device's copy lanes can read it. Must be
+// destroyed before the memory and the device, when no lane gathers from it any more.
 class HostLock {
  public:
   HostLock() = default;

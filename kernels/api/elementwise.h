@@ -1,6 +1,6 @@
-// Row-wise operations of a transformer layer. The residual stream is float32 on every device; what
-// feeds a GEMM is in the compute dtype; what comes out of one and goes on to an operation here is
-// in the device's projection dtype (DeviceInfo).
+// Row-wise operations of a transformer layer. The residual stream is float32 on every device. Inputs of
+// a GEMM are in the compute dtype; its outputs that an operation here reads are in the device's
+// projection dtype (DeviceInfo).
 //
 // Here and in all Params, a raw pointer is device memory, 16-byte aligned at the start of a row; a
 // std::span is host memory, read before the call returns.
@@ -32,9 +32,9 @@ struct RmsNormParams {
   Matrix out;  // in the compute dtype, or float32
 };
 
-// squares[r] = {sum of the squares of Q, of K} in row r of a QKV projection: what norms over all heads
-// together are of, once they are summed over the ranks that have the heads. A row's sums do not depend
-// on the rows beside it, nor on whether the other of the two is there.
+// squares[r] = {sum of squares of Q, sum of squares of K} in row r of a QKV projection. Summed over the
+// ranks that have the heads, they give RMS norms over all heads together. A row's sums do not depend on
+// the other rows, nor on whether Q or K is absent.
 struct QkvSquaresParams {
   const void* qkv = nullptr;  // this and the following as in RopeQkvParams
   DType qkv_dtype = DType::kFloat32;
@@ -42,7 +42,7 @@ struct QkvSquaresParams {
   int32_t num_query_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
-  float* squares = nullptr;  // [num_rows, 2]; 0 of what is not there
+  float* squares = nullptr;  // [num_rows, 2]; 0 for an absent Q or K
 };
 
 // Splits a QKV projection, normalises Q and K where the model does, rotates them by their positions
@@ -51,23 +51,23 @@ struct RopeQkvParams {
   const void* qkv = nullptr;  // [num_rows, (num_query_heads + 2 * num_kv_heads) * head_dim]
   DType qkv_dtype = DType::kFloat32;
   int64_t num_rows = 0;
-  int32_t num_query_heads = 0;  // none: K and V alone
-  int32_t num_kv_heads = 0;     // none: Q alone
+  int32_t num_query_heads = 0;  // 0: only K and V
+  int32_t num_kv_heads = 0;     // 0: only Q
   int32_t head_dim = 0;
   const int32_t* positions = nullptr;  // [num_rows], absolute
-  // The first rotary_dim elements of a head turn, the others stay; 0: all turn.
+  // The first rotary_dim elements of a head are rotated, the others are copied. 0: all are rotated.
   int32_t rotary_dim = 0;
-  // Element 2 i pairs with 2 i + 1, where DeviceInfo::interleaved_rotation; else, the layout of most
-  // models at Hugging Face, i with i + rotary_dim / 2.
+  // true: element 2 i is paired with 2 i + 1 (only if DeviceInfo::interleaved_rotation). false, the layout
+  // of most Hugging Face models: i with i + rotary_dim / 2.
   bool interleaved = false;
   const float* inv_freq = nullptr;  // [rotary_dim / 2], rope scaling already applied
-  float turn_scale = 1;             // of what turns: YaRN's and LongRoPE's attention factor
-  // Weights of RMS norms before heads turn, both or neither: [head_dim] of a norm of each head; or,
-  // with `squares`, [num_query_heads * head_dim] and [num_kv_heads * head_dim] of a norm over all
-  // heads of Q and one over all of K.
+  float turn_scale = 1;  // of the rotated elements: YaRN's and LongRoPE's attention factor
+  // Weights of RMS norms that are applied before rotation; both or neither. [head_dim]: each head is
+  // normalised by itself. With `squares`, [num_query_heads * head_dim] and [num_kv_heads * head_dim]: one
+  // norm over all heads of Q and one over all heads of K.
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
-  // [num_rows, 2], QkvSquaresParams of all ranks together, and how many elements they are of.
+  // [num_rows, 2], QkvSquaresParams::squares summed over all ranks, and the numbers of elements summed.
   const float* squares = nullptr;
   int64_t num_q_squares = 0;
   int64_t num_k_squares = 0;

@@ -1,6 +1,6 @@
-// Finding, per request, what each head attends to. Each operation works on a subset of heads
-// (`heads`: local query head numbers), so that ranks of a context-parallel group share the work and
-// exchange the lists.
+// Estimation, for each request, of what each head attends to. Each operation works on a subset of heads
+// (`heads`: local query head numbers), so that context-parallel ranks can divide the work and exchange
+// the lists.
 //
 // Everything here is deterministic: the same Q and K give the same lists bit by bit, whatever the
 // rank count or thread count. Ties are broken towards the smaller position or offset.
@@ -36,11 +36,11 @@ struct ProbeParams {
   float* lse = nullptr;  // [heads.size(), last.num_rows] natural log
 };
 
-// MInference's vertical-slash: the top `verticals` columns, the first kForcedColumns before all
-// others, and the top `slashes` offsets, the first kForcedOffsets before all others. Slashes become
-// bands: sorted, those at most kTileRows apart merged. Budgets are raised to kForcedColumns and
-// kFewestSlashes, then clamped to num_tokens; so all forced columns are always among the chosen,
-// while of fewer slashes than kForcedOffsets all are forced, from offset 0 on.
+// MInference's vertical-slash: the top `verticals` columns, of which the first kForcedColumns columns are
+// always chosen, and the top `slashes` offsets, of which the first kForcedOffsets offsets are chosen
+// first. Slashes become bands: they are sorted, and those at most kTileRows apart are merged. Budgets are
+// raised to kForcedColumns and kFewestSlashes, then clamped to num_tokens. So all forced columns are
+// always chosen, whereas a budget below kForcedOffsets is spent on forced offsets alone, from 0 on.
 inline constexpr int32_t kForcedColumns = 30;   // MInference: attention sinks
 inline constexpr int32_t kForcedOffsets = 100;  // MInference: last 100 diagonals
 inline constexpr int32_t kFewestSlashes = 50;   // MInference
@@ -72,49 +72,50 @@ struct BlockSparseParams {
   IndexView index;                 // blocks of `heads` are written
 };
 
-// Steps in which the adaptive pattern tells masses apart, 9 % each.
+// Resolution of masses in the adaptive pattern: steps of 9 %.
 inline constexpr int kMassStepsPerOctave = 8;
 
-// Of a tile, unless a plan says otherwise: the most that an eighth of a prefill of 131,072 tokens pays
-// for. On SmolLM2-135M 12 rows keep what 16 do, and 8 lose a little (docs/notebook/estimation.md).
+// Rows sampled in a tile unless the plan says otherwise: as many as an eighth of the time of a prefill of
+// 131,072 tokens pays for. On SmolLM2-135M, 12 rows lose no more than 16, and 8 lose a little
+// (docs/notebook/estimation.md).
 inline constexpr int32_t kSampledRows = 11;
 
-// Which pages a sampled row needs, besides those that its tile keeps anyway. Shares of the row's
-// mass over all its causal pages.
+// Which pages a sampled row needs in addition to those that its tile always keeps. Shares refer to the
+// row's mass over all its causal pages.
 struct AdaptiveRule {
-  float gamma = 0;       // [0, 1] of the mass outside the kept pages
-  float enough = 1;      // (0, 1] a row whose pages hold this much in all needs no more
-  float min_recall = 0;  // [0, 1] what a row's pages hold in all, whatever the two above say
+  float gamma = 0;       // [0, 1] share to take of the mass outside the kept pages
+  float enough = 1;      // (0, 1] a row whose pages hold this share of its mass needs no more
+  float min_recall = 0;  // [0, 1] least share that a row's pages hold, whatever the two above say
 };
 
-// Ours: a scan of true keys by sampled rows. Of each row tile sampled_rows rows are multiplied with
-// all keys they may see: the row furthest from the tile's mean, and then, one after the other, the row
-// furthest from the nearest of those chosen (Gonzalez 1985, farthest-first traversal), the first of
-// equals. So a row that asks for what others do not is heard. Distances are of the rows in int8, in
-// steps of the tile's largest magnitude / 127; of a tile with a value that is no number or infinite
-// the first rows are sampled. A page counts as much as its best key: for a sampled row r and a page
-// P,
+// The adaptive pattern (Millrace's own): sampled rows scan the true keys. In each row tile, sampled_rows
+// rows are multiplied with all keys that they may see. The first is the row furthest from the tile's mean;
+// each next one is the row furthest from the nearest row chosen so far (Gonzalez 1985, farthest-first
+// traversal), ties to the first row. So a row whose query differs from the others is sampled. Distances are
+// between rows in int8, in steps of the tile's largest magnitude / 127; if a tile has a NaN or an infinite
+// value, its first rows are sampled. A page counts as much as its best key: for a sampled row r and a
+// page P,
 //   w(r, P) = exp(scale (q_r c_P + s_r t_P max over keys k of P, k <= r, of q8_r k8)),
 // rounded to a power of 2^(1/kMassStepsPerOctave). c_P is the mean of the page's keys in float16;
 // t_P k8 are its keys less c_P, int8 in steps of t_P = max |k - c_P| / 127; s_r q8_r is the row,
-// int8 in steps of s_r = max |q_r| / 127; q_r c_P is a product of float16 values. Integers add up
-// exactly, so all devices agree on the maximum; what may differ by a rounding is q_r c_P, which
-// moves a page where a mass lies between two steps.
+// int8 in steps of s_r = max |q_r| / 127; q_r c_P is a product of float16 values. Integer sums are exact,
+// so all devices find the same maximum. Only q_r c_P may differ by a rounding, which changes the choice of
+// a page only where a mass lies between two steps.
 //
-// A tile keeps the first page, the diagonal and the page before it. Of the others it attends to the
-// union over its sampled rows of the fewest pages (largest mass first, ties to the smaller page)
+// A tile always keeps the first page, the diagonal and the page before it. In addition it attends to the
+// union, over its sampled rows, of the fewest other pages (largest mass first, ties to the smaller page)
 // that hold
 //   max(min(gamma far, enough total - kept), min_recall total - kept)
 // where total, kept and far are the sums of w over all pages, the kept ones and the others. A mass
 // that is not a number takes every page.
 //
-// What a tile attends to depends on its rows and the keys up to its end, not on the prompt's
-// length or on what follows: a prefix is the same in every prompt that has it. Only the last page
-// of a prompt may be short, and its rows run densely.
+// What a tile attends to depends only on its rows and on the keys up to its end, not on the prompt's length
+// or on later tokens: a prefix gives the same lists in every prompt that begins with it. Only the last page
+// of a prompt may be incomplete, and its rows run densely.
 //
-// Measured on SmolLM2-135M (docs/notebook/estimation.md): with keys replaced by a few
-// representatives half of the retrieval is lost at any budget; with a sixth of the rows and true keys
-// none is. The largest key is as good as the sum of all, and leaves no exponential to compute.
+// Measured on SmolLM2-135M (docs/notebook/estimation.md): if a few representatives replace the keys, half
+// of the retrieval is lost at any budget; with a sixth of the rows and the true keys, nothing is lost. A
+// page's best key is as good a score as the sum over its keys, and needs no exponentials.
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;
@@ -127,7 +128,7 @@ struct AdaptiveParams {
   IndexView index;                      // blocks of `heads` are written
 };
 
-// Whether a rule asks for everything. No sum of rounded shares decides that.
+// Whether a rule asks for every page. Decided here, as sums of rounded shares might fall short of 1.
 inline constexpr bool takes_everything(const AdaptiveRule& rule) {
   return rule.min_recall >= 1 || (rule.gamma >= 1 && rule.enough >= 1);
 }
@@ -150,8 +151,8 @@ struct MeasuredRow {
   int64_t position = 0;
 };
 
-// Recall of rows after attention: which share of its whole mass a row attended to. Exact, whatever
-// the pattern: exp(lse - dense lse), the dense one over all keys up to the row.
+// Recall of rows after attention: the share of its whole mass that a row attended to. Exact for every
+// pattern: exp(lse - dense lse), where the dense LSE is over all keys up to the row.
 struct RowRecallParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim], as in AttentionParams
   int32_t num_query_heads = 0;

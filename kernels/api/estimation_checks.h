@@ -1,5 +1,5 @@
-// What every device asks of the parameters of an estimation before it begins. Shapes that do not
-// fit are a bug of the caller.
+// Checks of estimation parameters that all devices share. Shapes that do not fit are a bug of the caller
+// (MR_CHECK).
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@ namespace millrace::kernels {
 
 void check_last_rows(const LastRows& last, const KvSlab& kv);
 
-// Rows of the rank, at positions that ascend and that the prompt has.
+// Rows must belong to the rank, at ascending positions within the prompt.
 void check_row_recall(const RowRecallParams& params);
 
 // For patterns that write block lists: `num_settings` are gammas or page counts, one a head.
 void check_block_index(const IndexView& index, std::span<const RowTile> tiles,
                        std::span<const int32_t> heads, size_t num_settings);
 
-// Of the whole call.
+// Checks the whole call.
 void check_adaptive(const AdaptiveParams& params);
 
-// Of the whole call. The budgets are checked one by one, below.
+// Checks the call, except for the budgets, which checked_budget() checks one by one.
 void check_vertical_slash(const VerticalSlashParams& params);
 
-// What the `number`-th head of the call selects: its budget, raised and clamped as
-// VerticalSlashBudget says. The index has room for it.
+// The budget of the `number`-th head of the call, raised and clamped as described at
+// VerticalSlashBudget. Checks that the index has room for it.
 VerticalSlashBudget checked_budget(const VerticalSlashParams& params, size_t number);
 
 }  // namespace millrace::kernels

@@ -1,6 +1,6 @@
-// Mixtures of experts (Shazeer et al. 2017, "Outrageously Large Neural Networks"): a row goes through
-// the few of many small MLPs that a router chooses for it. What a row gets follows from that row
-// alone, but for the rounding of products.
+// Mixtures of experts (Shazeer et al. 2017, "Outrageously Large Neural Networks"): a router chooses, for
+// each row, a few of many small MLPs. A row's result depends on that row alone, except for the rounding of
+// products.
 #pragma once
 
 #include <algorithm>
@@ -22,15 +22,15 @@ enum class ExpertWeighting {
   kChosenSigmoid,  // the same, divided by their sum over the chosen ones
 };
 
-// logits = a router^T (+ bias). A row's experts are those of the largest logits; of equal ones, the lower
-// index. The same row gives the same bits, whatever rows are beside it and however many threads
-// there are: tensor-parallel ranks choose alike. (Instruction sets may differ in the last bit.)
+// logits = a router^T (+ bias). A row's experts are those with the largest logits, ties to the lower
+// index. The same row gives the same bits whatever the other rows and the number of threads, so
+// tensor-parallel ranks make the same choice. (Instruction sets may differ in the last bit.)
 struct RouteParams {
   ConstMatrix a;                  // [rows, k], float32 or bfloat16
   const float* router = nullptr;  // [num_experts, k]
   const float* bias = nullptr;    // [num_experts] or null
-  // [num_experts] or null: experts are chosen by the sigmoids of their logits and this, which has no part
-  // in the weights (DeepSeek-AI 2024, "DeepSeek-V3", eq. 16). With weightings by sigmoids.
+  // [num_experts] or null: experts are chosen by sigmoid(logit) + correction, while the weights leave the
+  // correction out (DeepSeek-AI 2024, "DeepSeek-V3", eq. 16). Only with a sigmoid weighting.
   const float* correction = nullptr;
   int32_t num_experts = 0;
   int32_t experts_per_row = 0;  // 1 to num_experts
@@ -53,10 +53,10 @@ struct ExpertsParams {
   ConstMatrix gate_up;               // [num_experts * 2 n, k]: of each, gate's rows, then up's
   ConstMatrix down;                  // [num_experts * k, n]
   Activation activation;
-  // What products begin with, of each expert as many as it has rows; or null.
+  // Biases of the products, by expert, or null.
   const float* gate_up_bias = nullptr;  // [num_experts * 2 n]
   const float* down_bias = nullptr;     // [num_experts * k]
-  // Scratch. What is float32 only one expert at a time needs; others do not touch it.
+  // Scratch. Only devices that compute one expert at a time use the float32 parts.
   void* gathered = nullptr;   // [s, k], the dtype of a
   float* products = nullptr;  // [s, 2 n]
   void* activated = nullptr;  // [s, n], the dtype of a
@@ -65,8 +65,8 @@ struct ExpertsParams {
   bool accumulate = false;    // adds to `out`
 };
 
-// The same of 8-bit floats (kernels/api/float8.h), without biases: what the activation leaves is rounded to
-// `dtype` and quantised by row for the second product. k, n and strides between rows are multiples of
+// The same with 8-bit floats (kernels/api/float8.h) and without biases: the activation's output is rounded to
+// `dtype` and quantised by row for the second product. k, n and row strides are multiples of
 // DeviceInfo::float8_width_step.
 struct Float8ExpertsParams {
   ConstFloat8Matrix a;  // [rows, k]
@@ -89,9 +89,9 @@ struct Float8ExpertsParams {
   bool accumulate = false;      // adds to `out`
 };
 
-// Rows of scratch that experts() needs for `num_rows` of input. One expert at a time (`row_step` 0)
-// may have all of them. Else each choice has a row, those of each expert from a multiple of
-// `row_step` on. More rows of input never need less.
+// Rows of scratch that experts() needs for `num_rows` rows of input. With `row_step` 0, experts are computed
+// one at a time, and one may have all rows. Otherwise each (row, expert) choice has a row of scratch, and
+// the rows of each expert begin at a multiple of `row_step`. Does not decrease with `num_rows`.
 inline int64_t expert_scratch_rows(int64_t num_rows, int64_t num_experts, int64_t experts_per_row,
                                    int64_t row_step) {
   if (row_step == 0) return num_rows;
@@ -100,10 +100,10 @@ inline int64_t expert_scratch_rows(int64_t num_rows, int64_t num_experts, int64_
   return (num_choices + num_chosen * (row_step - 1)) / row_step * row_step;
 }
 
-// The height of the product for `num_rows` >= 1 rows: the next number whose binary digits behind
-// the first three are zeros, at most `max_rows`. Up to a fourth more work, a tenth on average, for
-// 36 heights up to 1024 instead of 1024: every height is a program that oneDNN compiles for a
-// millisecond (kernels/cpu/runtime/matmul_cache.h).
+// The height of the product for `num_rows` >= 1 rows: rounded up to a number of three significant binary
+// digits, at most `max_rows`. Up to a fourth more work, a tenth on average, but only 36 different heights up
+// to 1024: for each height oneDNN compiles a program, which takes a millisecond
+// (kernels/cpu/runtime/matmul_cache.h).
 inline int64_t expert_product_rows(int64_t num_rows, int64_t max_rows) {
   const int num_digits = std::bit_width(static_cast<uint64_t>(num_rows));
   const int64_t step = int64_t{1} << std::max(num_digits - 3, 0);

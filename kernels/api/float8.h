@@ -1,13 +1,13 @@
-// Products of 8-bit floats (common/float8.h) with a scale for each row of either factor: of a weight,
-// a scale for each output channel; of activations, one for each token. What goes between products is
-// as wide as elsewhere. Where DeviceInfo::float8_products.
+// Products of 8-bit floats (common/float8.h) with a scale for each row of either factor: one for each
+// output channel of a weight, one for each token of the activations. Values between products are as wide as
+// elsewhere. Only if DeviceInfo::float8_products.
 //
-// And K and V on their way to the store under one scale (common/pages/kv_scales.h), and back: bitwise the
-// same on every device as on the host (common/pages/float8_array.h).
+// Also the conversion of K and V to 8-bit floats under one scale (common/pages/kv_scales.h) for the store, and
+// back: bitwise the same on every device as on the host (common/pages/float8_array.h).
 //
-// Scales by row need no second level of accumulation, as blocks of 128 along the sum do: that of a
-// product's tensor cores is all there is (on Hopper some 14 bits; H200, 8,192 rows of an 8B model:
-// 1,190 to 1,330 TFLOP/s, 1.75 to 1.95 times bfloat16's).
+// Unlike scales for blocks of 128 along the sum, scales by row need no second level of accumulation: the
+// tensor cores' own is used (on Hopper some 14 bits; H200, 8,192 rows of an 8B model: 1,190 to 1,330
+// TFLOP/s, 1.75 to 1.95 times bfloat16's).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace millrace::kernels {
 
-// On a GPU columns and row strides are multiples of this: what its copy engine moves at least.
+// On a GPU columns and row strides are multiples of this, the least that its copy engine moves.
 inline constexpr int64_t kFloat8WidthStep = 16;
 
 // Element (r, c) is data[r * row_stride + c] * scales[r].
@@ -44,13 +44,13 @@ struct Float8Matrix {
   }  // NOLINT: a view of a view
 };
 
-// Each row by its largest magnitude (float8_scale). A row with a NaN keeps it where it is.
+// Quantises each row by its largest magnitude (float8_scale). NaNs stay NaNs.
 struct Float8QuantizeParams {
   ConstMatrix a;  // in the compute dtype
   Float8Matrix out;
 };
 
-// RmsNormParams, quantised by row without a rounding between.
+// RmsNormParams followed by quantisation by row, without a rounding in between.
 struct Float8RmsNormParams {
   const float* x = nullptr;       // [out.rows, out.cols]
   const float* weight = nullptr;  // [out.cols]
@@ -80,8 +80,8 @@ struct Float8SwigluParams {
 // On a GPU elements of a plane, and strides, are multiples of this, and all memory 16-byte aligned.
 inline constexpr int64_t kFloat8Step = 8;
 
-// Plane p of `count` elements: x[p * x_stride + i] becomes codes[p * codes_stride + i], the code nearest
-// to x / scale, of magnitude 448 at most. NaN stays NaN.
+// Encodes planes of `count` elements: x[p * x_stride + i] becomes codes[p * codes_stride + i], the code nearest
+// to x / scale, clamped to magnitude 448. NaN stays NaN.
 struct Float8EncodeParams {
   const void* x = nullptr;
   DType dtype = DType::kFloat32;
@@ -91,11 +91,11 @@ struct Float8EncodeParams {
   int64_t num_planes = 1;
   int64_t count = 0;
   float scale = 1;
-  float* kept = nullptr;  // where there is one plane, or null: what the codes stand for
+  float* kept = nullptr;  // or null: the decoded values; only with one plane
 };
 
-// The way back: codes[p * codes_stride + i] * scale, rounded to float32 and then to `dtype`; float16 at
-// most 65,504.
+// Decodes: codes[p * codes_stride + i] * scale, rounded to float32 and then to `dtype`; float16 is clamped to
+// 65,504.
 struct Float8DecodeParams {
   const Float8* codes = nullptr;
   int64_t codes_stride = 0;
@@ -107,8 +107,8 @@ struct Float8DecodeParams {
   float scale = 1;
 };
 
-// The same of some runs of every plane's elements, in one launch: codes[p * codes_stride + piece.codes + i] becomes
-// x[p * x_stride + piece.x + i], for i < piece.count. All three are multiples of kFloat8Step.
+// Decodes runs of elements of every plane in one launch: codes[p * codes_stride + piece.codes + i] becomes
+// x[p * x_stride + piece.x + i], for i < piece.count. All three fields are multiples of kFloat8Step.
 struct Float8Piece {
   int64_t codes = 0;
   int64_t x = 0;

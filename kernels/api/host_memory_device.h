@@ -1,5 +1,5 @@
-// A device whose memory is the host's and whose calls return when their work is done: all of one on
-// a CPU but for its name and its operations.
+// Base class of devices whose memory is host memory and whose calls return when their work is done. It
+// implements everything except the name and the operations.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The host's view of pieces of device memory, for what works on host memory: collectives, files.
+// A host view of pieces of device memory, for code that works on host memory: collectives, files.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,8 @@
 
 namespace millrace::kernels {
 
-// On a device whose memory is the host's, the view is that memory itself and nothing is copied.
-// Otherwise it is one piece of page-locked memory, so only one view is alive at a time: it ends
-// with the next call of read() or fill().
+// If device memory is host memory, the view is that memory itself and nothing is copied. Otherwise all
+// views share one piece of page-locked memory: a view is valid until the next call of read() or fill().
 class HostWindow {
  public:
   // For views of at most `max_bytes`.
@@ -20,11 +19,11 @@ class HostWindow {
 
   int64_t max_bytes() const { return max_bytes_; }
 
-  // What the `bytes` at `data` hold once all operations called so far are done; waits for them.
+  // Waits for all operations called so far, then returns the contents of the `bytes` at `data`.
   Result<std::span<std::byte>> read(const void* data, int64_t bytes, Deadline deadline);
-  // Room for new contents of the `bytes` at `data`; what it holds is undefined. Waits as read().
+  // Returns room for new contents of the `bytes` at `data`, uninitialised. Waits like read().
   Result<std::span<std::byte>> fill(void* data, int64_t bytes, Deadline deadline);
-  // Brings the view of `data`, changed or filled, to the device, before any operation called after.
+  // Copies the view of `data` back to the device. Operations called afterwards see it.
   void write(void* data, int64_t bytes);
 
  private:

@@ -1,5 +1,5 @@
-// The embedded default: every operation on the CPU with OpenMP, GEMM through oneDNN, attention by
-// our own kernels in the widest vectors the machine has (chosen at run time).
+// The default backend: every operation runs on the CPU with OpenMP, GEMM through oneDNN, attention
+// by our own kernels in the widest vectors that the machine has (chosen at run time).
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
-// A stream of its own for copies, which waits for the operations' stream where it is told to. Pages are
-// gathered in a stream that lanes share, so that one gather begins as another ends and few run at once.
+// CopyLane on a GPU: a stream for copies, which waits for the stream of operations only when told
+// to. Pages are gathered in a stream that several lanes share, so that one gather begins when
+// another ends and few run at once.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +13,8 @@ namespace millrace::kernels::cuda {
 
 class CudaCopyLane final : public CopyLane {
  public:
-  // On GPU `device`; the streams and `locked` are those of its CudaDevice and outlive the lane.
+  // `device`: the number of the GPU. The streams and `locked` belong to its CudaDevice and outlive
+  // the lane.
   CudaCopyLane(int device, cudaStream_t operations, cudaStream_t gathers,
                const LockedMemory& locked);
   ~CudaCopyLane() override;
@@ -30,9 +32,9 @@ class CudaCopyLane final : public CopyLane {
   cudaStream_t gathers_;
   const LockedMemory& locked_;
   Stream stream_;
-  cudaEvent_t done_ = nullptr;     // operations to follow
-  cudaEvent_t reached_ = nullptr;  // by stream_, for gathers_, or the other way
-  int32_t* damaged_ = nullptr;     // page-locked; a page of the last gather, or kNoPage
+  cudaEvent_t done_ = nullptr;     // the operations that follow() waits for
+  cudaEvent_t reached_ = nullptr;  // by stream_, for gathers_ to wait for, or the reverse
+  int32_t* damaged_ = nullptr;     // page-locked; a damaged page of the last gather, or kNoPage
 };
 
 }  // namespace millrace::kernels::cuda

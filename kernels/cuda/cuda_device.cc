@@ -24,8 +24,8 @@
 namespace millrace::kernels {
 namespace {
 
-// Rows of a product from which cuBLASLt is at its best on the widths of 8B to 70B models; twice as
-// many gain under 1 % and double the activations' memory.
+// The number of rows from which cuBLASLt is at its fastest on the widths of 8B to 70B models. Twice
+// as many gain less than 1 % and double the memory of activations.
 constexpr int64_t kGemmRows = 8192;
 
 // Compute capability 9.0: the kernels use instructions of sm_90a that no other has.
@@ -36,12 +36,13 @@ bool runs_our_kernels(int index) {
          major == 9 && minor == 0;
 }
 
-// Buffers up to this come from the pool: of a request's thirty, all but those of a long prompt's
-// rows. Asking the driver for each and giving it back cost 2 of the 30 ms of 1,024 tokens
-// (docs/notebook/service.md).
+// Buffers up to this size come from the pool: all of a request's thirty but those that hold the
+// rows of a long prompt. Allocating and freeing each through the driver took 2 of the 30 ms of
+// 1,024 tokens (docs/notebook/service.md).
 constexpr int64_t kPooledBytes = int64_t{16} << 20;
 
-// Of the GPU, or of its instance where it is divided: what nvidia-smi shows, without the dashes.
+// The UUID of the GPU, or of the instance if the GPU is partitioned: as nvidia-smi shows it,
+// without dashes.
 std::string uuid_of(const cudaDeviceProp& properties) {
   std::string text;
   for (const char byte : properties.uuid.bytes) {
@@ -104,7 +105,7 @@ class CudaDevice final : public Device {
     use();
     void* data = take(bytes);
     if (data == nullptr) {
-      // The pool keeps what was given back; it may be what is missing.
+      // The pool keeps freed memory, which may be what is missing here.
       MR_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
       pool_.release_idle();
       data = take(bytes);
@@ -252,7 +253,7 @@ class CudaDevice final : public Device {
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // not to be taken for a later launch's
+      cudaGetLastError();  // clears it, or the next launch check would report it
       return nullptr;
     }
     cuda::check(status, "cudaMalloc");
@@ -285,9 +286,9 @@ class CudaDevice final : public Device {
   cuda::PinnedMemory pinned_;
   cuda::LockedMemory locked_;
   cuda::Stream stream_;
-  // Gathers at once, each on one multiprocessor: four of them bring no more, and two 5 % less. Where they wait
-  // for a multiprocessor as other kernels do, the first token behind a prefix takes a third longer
-  // (docs/notebook/prefix-on-gpus.md).
+  // Three gathers run at once, each on one multiprocessor: four are no faster, and two are 5 %
+  // slower. Without high priority they wait for a multiprocessor like other kernels, and the first
+  // token behind a prefix takes a third longer (docs/notebook/prefix-on-gpus.md).
   std::array<cuda::Stream, 3> gathers_ = {cuda::Stream(cuda::Stream::Priority::kHigh),
                                           cuda::Stream(cuda::Stream::Priority::kHigh),
                                           cuda::Stream(cuda::Stream::Priority::kHigh)};

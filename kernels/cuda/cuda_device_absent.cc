@@ -1,4 +1,4 @@
-// What a build without CUDA knows of GPUs.
+// The GPU backend of a build without CUDA.
 
 #include "kernels/cuda/cuda_device.h"
 

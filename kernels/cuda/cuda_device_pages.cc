@@ -17,9 +17,10 @@ namespace {
 
 using cuda::PageCounter;
 
-// Layers that are enqueued before the choice of slots beside the first of them must be through.
+// At most this many layers are enqueued before the slot choice made during the first of them must
+// be done.
 constexpr int32_t kMaxKeptLayers = 4;
-// Events and lists are used again after so many layers.
+// Events and lists are reused after this many layers.
 constexpr size_t kRing = 8;
 
 class Event {
@@ -29,14 +30,14 @@ class Event {
   Event& operator=(const Event&) = delete;
   ~Event() { cudaEventDestroy(event_); }
   void record(cudaStream_t stream) { MR_CUDA_CHECK(cudaEventRecord(event_, stream)); }
-  // What is put into `stream` from here on. Nothing where it was never recorded.
+  // Makes later work in `stream` wait for the event. Does nothing if it was never recorded.
   void hold(cudaStream_t stream) const { MR_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0)); }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-// Portions of an order of so many pages, and their units.
+// The portions of an order of `num_pages` pages, and their units.
 struct Portions {
   explicit Portions(int64_t num_pages) {
     for (int64_t pages = 0; pages < num_pages;) {
@@ -241,7 +242,7 @@ class CudaDevicePages final : public DevicePages {
     cuda::order_pages(tables(), estimates, step.tail_lse, this_order(), stream_);
   }
 
-  // Of the pages that are kept, ascending; and where each layer's begin among them, the last one's end behind.
+  // The numbers of the kept pages, ascending. Sets layer_slots_.
   std::vector<int32_t> kept_numbers() {
     std::vector<int32_t> numbers;
     int32_t number = 0;
@@ -270,7 +271,7 @@ class CudaDevicePages final : public DevicePages {
                                     stream_));  // -1
     }
     if (holds_all()) {
-      // No slot is free: each has its page, whenever it comes.
+      // No slot is free: each is reserved for its page, which is copied later.
       const auto num_slots = static_cast<int32_t>(options_.num_slots);
       device_.copy(slot_page_.data(), kept.data(), slot_page_.bytes());
       device_.copy(t.free_slot, &num_slots, sizeof num_slots);
@@ -278,7 +279,7 @@ class CudaDevicePages final : public DevicePages {
     MR_CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
-  // A number of each kv head.
+  // Copies one number of each kv head to the host.
   Result<std::vector<int32_t>> by_head(const int32_t* numbers, Deadline deadline) {
     std::vector<int32_t> all(static_cast<size_t>(shape_.num_kv_heads));
     device_.copy(all.data(), numbers, std::ssize(all) * 4);
@@ -286,7 +287,7 @@ class CudaDevicePages final : public DevicePages {
     return all;
   }
 
-  // The first `counts` of each kv head's order.
+  // The first `counts` pages of each kv head's order.
   Result<PageLists> lists(std::span<const int32_t> counts, Deadline deadline) {
     const auto pages = static_cast<size_t>(shape_.num_pages());
     std::vector<int32_t> all(counts.size() * pages);
@@ -306,7 +307,7 @@ class CudaDevicePages final : public DevicePages {
   }
   bool holds_all() const { return options_.num_slots == num_kept_; }
 
-  // Of all layers and heads, of pages in 8-bit floats.
+  // Uploads the scales of all layers and heads, if pages are in 8-bit floats.
   Result<void> set_scales() {
     if (shape_.float8 == nullptr) return {};
     std::vector<KvScale> scales;
@@ -323,7 +324,7 @@ class CudaDevicePages final : public DevicePages {
     return device_.synchronize(Deadline::after(std::chrono::seconds(30)));
   }
 
-  // Zeroed.
+  // Allocates zeroed memory.
   Result<void> take(DeviceBuffer& buffer, int64_t bytes) {
     MR_ASSIGN_OR_RETURN(buffer, device_.allocate(bytes));
     MR_CUDA_CHECK(cudaMemsetAsync(buffer.data(), 0, static_cast<size_t>(bytes), stream_));
@@ -391,7 +392,7 @@ class CudaDevicePages final : public DevicePages {
   }
   cuda::PageOrder this_order() const { return order_at(static_cast<size_t>(turn_) % kRing); }
 
-  // Into the stream ahead, then what it chose into that of copies.
+  // Enqueues the choice of slots in ahead_, and the copies that it chose in copies_.
   void admit(int32_t layer, bool foreseen, const cuda::PageOrder& order) {
     auto* const list = lists_.as<cuda::AdmittedPages>() + num_lists_ % kRing;
     const auto number = static_cast<int32_t>(++num_lists_);
@@ -415,14 +416,14 @@ class CudaDevicePages final : public DevicePages {
   const DevicePagesShape shape_;
   const DevicePagesOptions options_;
   const int64_t num_kept_;
-  std::vector<bool> filled_;          // by layer, where all pages have slots
-  std::vector<int32_t> layer_slots_;  // [layers + 1] then: where the slots of each begin
+  std::vector<bool> filled_;          // by layer; used if all pages have slots
+  std::vector<int32_t> layer_slots_;  // [layers + 1]; likewise: where the slots of each begin
   int num_sms_ = 0;
   int32_t kept_layers_ = 0;
   cudaStream_t stream_ = nullptr, ahead_ = nullptr;
   std::optional<cuda::Stream> own_ahead_;
   cuda::Stream copies_;
-  // By turn, a layer of a token.
+  // By turn; a turn is one layer of one token.
   std::array<Event, kRing> begun_, attended_, chosen_;
   std::array<Event, kRing> listed_;  // by list
   DeviceBuffer slots_, digests_, heat_, last_, foreseen_, place_, expected_, slot_page_, cursors_,
@@ -432,8 +433,8 @@ class CudaDevicePages final : public DevicePages {
   int32_t token_ = -1, first_token_ = 0, layer_ = -1;
   int64_t turn_ = -1;
   size_t num_lists_ = 0;
-  bool foresees_ = false;      // the next layer
-  bool was_foreseen_ = false;  // the layer begun last
+  bool foresees_ = false;      // foresee() was called for the next layer
+  bool was_foreseen_ = false;  // for the layer begun last
 };
 
 }  // namespace

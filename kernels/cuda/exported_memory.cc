@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-// Through the runtime, as in runtime/tensor_map.cc. Null where the driver is older.
+// Looked up through the runtime, as in runtime/tensor_map.cc. Null if the driver is older.
 struct Driver {
   PFN_cuMemGetAllocationGranularity_v10020 granularity = nullptr;
   PFN_cuMemCreate_v10020 create = nullptr;
@@ -41,7 +41,7 @@ struct Driver {
     cudaDriverEntryPointQueryResult found{};
     const auto status =
         cudaGetDriverEntryPointByVersion(name, &entry, 10020, cudaEnableDefault, &found);
-    if (status != cudaSuccess) cudaGetLastError();  // not to be taken for a later launch's
+    if (status != cudaSuccess) cudaGetLastError();  // or the next launch check would report it
     function = reinterpret_cast<Function>(entry);
     return status == cudaSuccess && found == cudaDriverEntryPointSuccess;
   }
@@ -79,7 +79,7 @@ Result<void> map(CUdeviceptr address, size_t num_bytes, CUmemGenericAllocationHa
   return reached;
 }
 
-// Where the GPU reaches the memory.
+// Maps the memory wherever the driver has room, and returns the address.
 Result<CUdeviceptr> map_anywhere(size_t num_bytes, CUmemGenericAllocationHandle memory,
                                  int device) {
   const Driver& driver = the_driver();

@@ -1,6 +1,6 @@
-// Device memory with a descriptor by which other processes map it: the driver's virtual memory
-// management. Unlike cudaMalloc's, whose handles name memory of a process that must outlive its
-// readers (cudaIpcGetMemHandle), it stays until the last of them has let go.
+// Device memory that other processes map through a file descriptor (the driver's virtual memory
+// management). It stays allocated until the last process has unmapped it. With cudaMalloc and
+// cudaIpcGetMemHandle, the allocating process would have to outlive all readers.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace millrace::kernels::cuda {
 
-// Of one GPU, which is current on the calling thread.
+// For one GPU, which must be current on the calling thread.
 class ExportedMemory {
  public:
   struct Block {
     void* data = nullptr;
-    int descriptor = -1;    // until free()
-    int64_t num_bytes = 0;  // whole units of the driver's
+    int descriptor = -1;    // valid until free()
+    int64_t num_bytes = 0;  // a multiple of the driver's allocation granularity
   };
 
   explicit ExportedMemory(int device) : device_(device) {}
 
   // kExhausted; kUnsupported, with the driver's reason.
   Result<Block> allocate(int64_t num_bytes);
-  // False for memory that is not of here. Waits for the device.
+  // False for memory that allocate() did not return. Waits for the device.
   bool free(void* data) noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// The patterns that need no look at the prompt: their lists follow from its length.
+// Patterns that do not depend on the prompt's contents: their lists follow from its length.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace millrace::kernels {
 
-// The last `window` keys of each row (itself included) and the first `sink` keys. A window of 0 is
-// no pattern at all: no band, no columns.
+// The last `window` keys of each row (itself included) and the first `sink` keys. A window of 0 means no
+// pattern: no band and no columns.
 struct ClosedForm {
   int64_t window = 0;
   int64_t sink = 0;
@@ -27,8 +27,8 @@ ClosedForm elastic_form(int64_t alpha, double beta, int64_t num_tokens);
 // Room that write_closed_form needs: bands 1, columns sink (0 where the window holds everything).
 int32_t columns_of(const ClosedForm& form, int64_t num_tokens);
 
-// Empties all lists of `heads` and writes those that follow from the length: what comes before any
-// estimation, which writes only the lists that its pattern has.
+// Empties all lists of `heads` and writes those that follow from the length. Runs before any estimation,
+// which writes only the lists that its pattern has.
 struct ClosedFormParams {
   int64_t num_tokens = 0;
   std::span<const int32_t> heads;

@@ -1,4 +1,4 @@
-// What a row tile computes under an index: the definition of the index's meaning, shared by the CPU
+// What a row tile computes under an index. This is the definition of what an index means, shared by the CPU
 // kernel, the reference, the cost model and the density figures. Host code, pure functions.
 #pragma once
 
@@ -29,9 +29,9 @@ struct TileCoverage {
 void tile_coverage(const HeadIndex& head, const RowTile& tile, int64_t tile_number, bool dense,
                    TileCoverage& out);
 
-// The keys of a tile whose rows see `window` keys each: more than any one of its rows sees.
+// The keys of a tile whose rows see `window` keys each: the union over its rows.
 void window_coverage(const RowTile& tile, int64_t window, TileCoverage& out);
-// Number of pairs in such a tile, exactly.
+// The exact number of pairs in such a tile.
 int64_t window_pairs(const RowTile& tile, int64_t window);
 
 // Number of (query, key) pairs with key <= query that the tile computes: what density counts.

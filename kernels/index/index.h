@@ -1,4 +1,4 @@
-// The one index (what each head attends to in one layer), as every pattern compiles to it and the
+// The sparse index: what each head attends to in one layer. Every pattern compiles to it, and the
 // attention kernels read it.
 //
 // Per head three lists:
@@ -12,9 +12,9 @@
 // in MInference, in which no key is counted twice (kernels/index/coverage.h is the definition).
 //
 // All lists live in flat arrays of fixed capacity in device memory, so that a GPU fills them
-// without a host round trip and ranks exchange them as plain bytes. Bands and columns cost
-// kilobytes at any length; blocks are capped: a tile whose list does not fit, or that attends to
-// everything, has kDenseTile as its count and runs densely: never wrong, only slower.
+// without a host round trip and ranks exchange them as plain bytes. Bands and columns take
+// kilobytes at any length; blocks are capped. A tile whose list does not fit, or that attends to
+// everything, has kDenseTile as its count and runs densely, which is correct, only slower.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,11 @@ struct Band {
 
 inline constexpr int32_t kDenseTile = -1;
 
-// The longest list of a tile that may see `causal_blocks`; one that would be longer is kDenseTile.
-// From three quarters on, reading everything in order is as fast (640 against 490 TFLOP/s on an
-// H100, bench/results/h100/acceptance-f4a0eee-2026-11-21.txt). Of more than 512 blocks it is half
-// of them and 128, to bound the memory of lists: few of the tiles so far into a prompt want that
-// many. A rule for each tile alone, so that the index does not depend on which rank holds which
-// tiles.
+// The longest list of a tile that may see `causal_blocks` blocks; a tile with more becomes kDenseTile.
+// From three quarters of the blocks on, reading everything in order is as fast (640 against 490 TFLOP/s
+// on an H100, bench/results/h100/acceptance-f4a0eee-2026-11-21.txt). Above 512 blocks the limit is half of
+// them plus 128, which bounds the memory of the lists: few tiles so far into a prompt want that many. The
+// rule looks at each tile alone, so the index does not depend on which rank holds which tiles.
 inline constexpr int64_t max_listed_blocks(int64_t causal_blocks) {
   const int64_t three_quarters = causal_blocks * 3 / 4;
   const int64_t half_and_128 = causal_blocks / 2 + 128;

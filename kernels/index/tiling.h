@@ -1,4 +1,4 @@
-// The geometry every attention kernel, estimator and index agrees on.
+// The geometry that all attention kernels, estimators and indexes share.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace millrace::kernels {
 
-// Rows of a row tile, and keys of a page or block. One number for both, so that blocks, pages and the
+// Rows of a row tile, and keys of a page or block. Both numbers are the same, so that blocks, pages and the
 // diagonal line up.
 inline constexpr int64_t kTileRows = 64;
 using millrace::kPageTokens;
 static_assert(kPageTokens == kTileRows);
 
-// Rows that a GPU's thread block attends with at a time: three row tiles that follow each other,
-// so that a key or value fetched once serves all of them. What is left of a run of rows takes a
-// block about as long as three tiles do.
+// Rows that a GPU's thread block processes at a time: three consecutive row tiles, so that each key and
+// value is fetched once for all three. A shorter remainder of a run of rows takes a block about as long as
+// three tiles.
 inline constexpr int64_t kGroupRows = 3 * kTileRows;
 
 // The last rows of a prompt always run densely: their softmax statistics are then exact, and the
@@ -45,7 +45,7 @@ inline constexpr int64_t first_dense_position(int64_t num_tokens) {
   return first / kTileRows * kTileRows;
 }
 
-// Tiles of `num_tokens` rows held in order from position 0: what a rank alone has.
+// Tiles of `num_tokens` rows in order from position 0, as a single rank holds them.
 std::vector<RowTile> tile_rows(int64_t num_tokens);
 
 }  // namespace millrace::kernels

@@ -1,5 +1,5 @@
-// What progressive attention goes by on any device: the portions that pages are attended in, and the
-// numbers of the two rules that end it (decode/attention/page_rule.h says what the rules are).
+// Constants of progressive attention, the same on every device: the size of the portions in which
+// pages are attended, and the numbers of the two rules that end it (decode/attention/page_rule.h).
 #pragma once
 
 #include <algorithm>
@@ -8,27 +8,29 @@
 namespace millrace::kernels {
 
 struct PageRuleNumbers {
-  // Pages between two questions, and the part of the pages attended that a portion is, once that is
-  // many: 6 % too much on average.
+  // Between two questions to the rule, kPortion pages are attended, or 1 / kPortionShare of those
+  // attended so far once that is more. On average 6 % too many pages are attended.
   static constexpr int64_t kPortion = 4;
   static constexpr int64_t kPortionShare = 8;
-  // Pages of which a mean and a deviation say something.
+  // With fewer pages, a mean and a deviation say nothing.
   static constexpr int64_t kSamples = 8;
   static constexpr float kDeviations = 3;
-  // Pages attended are those whose digests promise most, which differ less than the others. With 1
-  // the mass of one query in two stays below what is asked for, with 1.5 of one in five; pages 10 %
-  // more.
+  // Factor of the deviation: the attended pages are those whose digests promise most, and they vary
+  // less than the others. With 1, one query in two gets less than the mass asked for; with 1.5, one
+  // in five, for 10 % more pages.
   static constexpr float kSafety = 1.5F;
-  // Where a head looks for one token, its page's k is 2 to 3.6, whatever the pages attended say: a
-  // mean of 1 and a deviation of 0.2. So many pages of a prompt are held to be such, any page as likely
-  // as the others. Without them, at a mass of 0.98 of 6 prompts of SmolLM2-135M, one query in 13 stays
-  // below it, and some below a tenth of it; with them one in 250, for 15 % more pages
-  // (docs/notebook/progressive-decoding.md).
+  // If a head looks for one token, the page of that token has a k of 2 to 3.6, while the attended
+  // pages suggest a mean of 1 and a deviation of 0.2. The rule assumes kSoughtPages such pages in a
+  // prompt, equally likely to be any of its pages. At a mass of 0.98, over 6 prompts of
+  // SmolLM2-135M, one query in 13 gets less without this assumption, and some less than a tenth of
+  // it; with it one in 250, for 15 % more pages (docs/notebook/progressive-decoding.md).
   static constexpr float kSoughtPages = 1.25F;
   static constexpr float kSoughtK = 2.5F;
-  // Keys that hardly differ say nothing of how log masses spread.
+  // Pages with less spread are no samples: keys that hardly differ do not show how log masses
+  // spread.
   static constexpr float kLeastSpread = 1e-3F;
-  // Of float32 sums of up to a million terms, pairwise by page: far above 2^-24 * log2(count).
+  // Error bound of float32 sums of up to a million terms, pairwise by page: far above
+  // 2^-24 * log2(count).
   static constexpr float kSumError = 1e-4F;
   // The mean absolute deviation of a Gaussian is sqrt(2 / pi) of its standard deviation.
   static constexpr float kGaussian = 1.2533141F;
@@ -43,7 +45,7 @@ struct PageRuleNumbers {
 
 struct PageRuleChoice {
   float log_odds = 0;   // log((1 - mass) / mass)
-  bool proven = false;  // by bounds, else calibrated
+  bool proven = false;  // by bounds; otherwise calibrated
 };
 
 }  // namespace millrace::kernels

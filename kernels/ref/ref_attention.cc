@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
-// One head's keys and values, and where its query group finds them.
+// The keys and values of one head, and where its query group finds them.
 struct HeadSlab {
   const KvSlab& kv;
   int64_t first_element;

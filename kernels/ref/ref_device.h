@@ -1,6 +1,6 @@
 // Naive implementation of every operation in double precision, for tests only: no blocking, no
-// vectors, no cleverness, and no code shared with the devices it judges but for their memory and
-// what has tests of its own against the definition: coverage.h and closed_form.h.
+// vectors, no cleverness. It shares no code with the devices it judges, except for their memory,
+// and coverage.h and closed_form.h, which have tests of their own against the definition.
 #pragma once
 
 #include <memory>

@@ -33,8 +33,8 @@ void rms_norm(const RmsNormParams& params) {
 
 namespace {
 
-// The angle is a float32 product by definition, as in every model this serves was trained: at
-// position 10^6 the double product is another angle (docs/numerics.md).
+// The angle is a float32 product by definition, because every model served here was trained with
+// it: at position 10^6 the double product is a different angle (docs/numerics.md).
 double angle(int32_t position, float inv_freq) {
   return static_cast<float>(position) * inv_freq;
 }
@@ -51,8 +51,8 @@ double sum_of_squares(const void* data, DType dtype, int64_t from, int64_t count
 // The norms of the heads of Q, or of those of K, in a row.
 struct HeadNorms {
   const float* weights = nullptr;  // null: none
-  bool together = false;           // over all heads
-  double mean_square = 0;          // where they are
+  bool together = false;           // one norm over all heads
+  double mean_square = 0;          // if so
 };
 
 HeadNorms norms_of(const RopeQkvParams& params, int64_t row, bool of_q) {
@@ -65,7 +65,8 @@ HeadNorms norms_of(const RopeQkvParams& params, int64_t row, bool of_q) {
   return norms;
 }
 
-// Head `number` of those that `norms` are of, at `from` of qkv, normalised where there are weights.
+// Head `number` of Q or of K, which begins at element `from` of qkv, normalised if `norms` has
+// weights.
 std::vector<double> load_head(int64_t from, int64_t number, const HeadNorms& norms,
                               const RopeQkvParams& params) {
   const int64_t dim = params.head_dim;
@@ -81,7 +82,7 @@ std::vector<double> load_head(int64_t from, int64_t number, const HeadNorms& nor
   return head;
 }
 
-// To element `to` of `out`.
+// Writes the rotated head from element `to` of `out` on.
 void rotate(const std::vector<double>& head, int32_t position, const RopeQkvParams& params,
             void* out, int64_t to) {
   const int32_t half = params.num_turned() / 2;

@@ -1,5 +1,5 @@
 // Estimation by its definition (kernels/api/estimation.h), in double: every score is computed where
-// it is needed, every selection is a full sort.
+// it is needed, and every selection is a full sort.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -61,7 +61,7 @@ Vectors keys_of(const KvSlab& kv, int32_t num_heads, int32_t head, int64_t begin
   return keys;
 }
 
-// Pages of one head, each the keys it holds.
+// The pages of one head, each as the keys that it holds.
 std::vector<Vectors> pages_of(const KvSlab& kv, int32_t num_heads, int32_t head) {
   std::vector<Vectors> pages;
   for (int64_t first = 0; first < kv.num_tokens; first += kPageTokens) {
@@ -116,7 +116,7 @@ std::vector<int32_t> forced_top(const float* values, int64_t num_tokens, int64_t
   return order;
 }
 
-// Merges the closest pair of neighbours, the earlier of equals.
+// Merges the closest pair of neighbours; of equally close pairs, the earlier.
 void merge_closest_pair(std::vector<Band>& bands) {
   size_t best = 0;
   for (size_t i = 1; i + 1 < bands.size(); ++i) {
@@ -145,7 +145,7 @@ int64_t num_causal_pages(const RowTile& tile) {
   return (tile.position + tile.num_rows + kPageTokens - 1) / kPageTokens;
 }
 
-// Lists of one head appended tile after tile; see kernels/index/index.h for kDenseTile.
+// Appends the lists of one head, tile after tile; see kernels/index/index.h for kDenseTile.
 void write_lists(const IndexView& index, int32_t head, std::span<const RowTile> tiles,
                  const std::vector<std::set<int32_t>>& lists) {
   int64_t used = 0;
@@ -164,15 +164,16 @@ void write_lists(const IndexView& index, int32_t head, std::span<const RowTile> 
   }
 }
 
-// What a scan knows of a page: its mean, and its keys less the mean in int8.
+// A page as a scan reads it: its mean, and the differences of its keys from the mean in int8.
 struct QuantisedPage {
   Vector centre;
   Vectors keys;
   float step = 0;
 };
 
-// int8 in steps of `step`, the largest magnitude over 127, in float as the definition has it.
-// Infinite or no number: then the step is no number, and with it whatever is multiplied by it.
+// Quantises to int8 and returns the step, the largest magnitude over 127, in float as the
+// definition says. If a value is infinite or NaN, the step is NaN, and so is whatever is multiplied
+// by it.
 float quantise(Vectors& vectors) {
   float largest = 0;
   for (const Vector& v : vectors) {
@@ -209,7 +210,7 @@ std::vector<int64_t> sampled_rows_of(Vectors rows, int32_t count) {
   while (std::ssize(chosen) < std::min<int64_t>(count, std::ssize(rows))) {
     Vector distances;
     for (size_t r = 0; r < rows.size(); ++r) {
-      Vector scaled = rows[r];  // by the number of rows, as the sum is the mean
+      Vector scaled = rows[r];  // by the number of rows, because the sum is the mean times it
       for (double& x : scaled) x *= num_rows;
       double distance = squared_distance(scaled, sum);
       if (!chosen.empty()) distance = std::numeric_limits<double>::infinity();
@@ -242,7 +243,7 @@ QuantisedPage quantised_page(Vectors keys) {
   return page;
 }
 
-// log2 w(r, P) in steps, of a row and the first `num_keys` keys of a page.
+// log2 w(r, P) in steps, for a row and the first `num_keys` keys of a page.
 double mass_steps(const Vector& row, double scale, const QuantisedPage& page, int64_t num_keys) {
   Vector half = row;
   for (double& x : half) x = to_half(x);
@@ -256,7 +257,7 @@ double mass_steps(const Vector& row, double scale, const QuantisedPage& page, in
   return std::nearbyint(scale * score * std::numbers::log2e * kMassStepsPerOctave);
 }
 
-// Adds the pages that a sampled row needs besides `kept`, which are in `chosen` already.
+// Adds the pages that a sampled row needs besides `kept`, which `chosen` already has.
 void cover_row(const Vector& log_masses, const std::set<int32_t>& kept, const AdaptiveRule& rule,
                std::set<int32_t>& chosen) {
   const double total = log_sum_exp(log_masses);

@@ -14,7 +14,7 @@ double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
-// Row i of a with row j of b.
+// The dot product of row i of a and row j of b.
 double dot(const ConstMatrix& a, int64_t i, const ConstMatrix& b, int64_t j) {
   double sum = 0;
   for (int64_t l = 0; l < a.cols; ++l) {
@@ -24,7 +24,7 @@ double dot(const ConstMatrix& a, int64_t i, const ConstMatrix& b, int64_t j) {
   return sum;
 }
 
-// What the chosen ones' exponentials are divided by.
+// The number by which the exponentials of the chosen experts are divided.
 double denominator(const std::vector<double>& exponentials, const std::vector<int32_t>& order,
                    const RouteParams& p) {
   if (p.weighting == ExpertWeighting::kSoftmax) {
@@ -113,7 +113,7 @@ void experts(const ExpertsParams& p) {
   }
 }
 
-// An expert at a time for each row, by the operations of dense layers.
+// For each row one expert at a time, by the operations of dense layers.
 void float8_experts(const Float8ExpertsParams& p) {
   const int64_t width = p.down.cols;
   const int64_t hidden = p.a.cols;

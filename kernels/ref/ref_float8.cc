@@ -8,8 +8,8 @@ namespace millrace::kernels::ref {
 
 namespace {
 
-// The scale and the codes are float32 arithmetic by definition (common/float8.h); what is quantised
-// is rounded to float32 first.
+// The scale and the codes are float32 arithmetic by definition (common/float8.h); the values are
+// rounded to float32 first.
 void quantize_row(const std::vector<double>& row, int64_t number, const Float8Matrix& out) {
   float largest = 0;
   for (const double x : row) largest = std::fmax(largest, std::fabs(static_cast<float>(x)));

@@ -5,7 +5,7 @@ namespace millrace::kernels::ref {
 
 namespace {
 
-// Row i of a with row j of b.
+// The dot product of row i of a and row j of b.
 double dot(const ConstMatrix& a, int64_t i, const ConstMatrix& b, int64_t j) {
   double sum = 0;
   for (int64_t l = 0; l < a.cols; ++l) {

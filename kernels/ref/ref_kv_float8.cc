@@ -8,7 +8,7 @@ namespace millrace::kernels::ref {
 
 namespace {
 
-// By the table of the format: sign, 4 bits of exponent with bias 7, 3 of mantissa.
+// By the definition of the format: sign, 4 bits of exponent with bias 7, 3 bits of mantissa.
 double number_of(Float8 code) {
   const int exponent = code.bits >> 3 & 15, mantissa = code.bits & 7;
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
@@ -17,7 +17,7 @@ double number_of(Float8 code) {
   return (code.bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// By trying all codes: the nearest, of two the one whose last bit is 0.
+// Tries all codes: the nearest, or of two equally near the one whose last bit is 0.
 Float8 nearest_code(float x) {
   const uint8_t sign = std::signbit(x) ? 0x80 : 0;
   if (std::isnan(x)) return {static_cast<uint8_t>(sign | 0x7f)};
@@ -31,7 +31,7 @@ Float8 nearest_code(float x) {
   return {static_cast<uint8_t>(sign | best)};
 }
 
-// One rounding to float32: a code has 4 significant bits, a scale 24.
+// Rounds to float32 once: a code has 4 significant bits, a scale 24.
 float value_of(Float8 code, float scale) {
   return static_cast<float>(number_of(code) * scale);
 }

@@ -1,5 +1,5 @@
-// Row tiles of all heads, the most expensive first, each computed whole by one thread: the result
-// does not depend on how many threads there are.
+// Computes the row tiles of all heads, the most expensive first, each by one thread, so that the
+// result does not depend on the number of threads.
 #include <algorithm>
 #include <iterator>
 #include <limits>
@@ -54,8 +54,8 @@ void cover(const AttentionParams& params, const WorkItem& item, TileCoverage& co
   tile_coverage(params.index.head(item.head), tile, item.tile, dense, coverage);
 }
 
-// Longest first, so that the last items to finish are short. Equal ones by tile: heads of one kv
-// head then run side by side and share its K and V in the cache.
+// Longest first, so that the last items to finish are short. Equal ones are ordered by tile, so
+// that heads of one kv head run at the same time and share its K and V in the cache.
 std::vector<WorkItem> plan(const AttentionParams& params, const Context& context) {
   const auto num_tiles = static_cast<int64_t>(params.tiles.size());
   std::vector<WorkItem> items(static_cast<size_t>(num_tiles * params.num_query_heads));

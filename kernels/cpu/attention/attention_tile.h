@@ -1,6 +1,6 @@
-// The inner part of CPU attention: one row tile of one head over the keys it attends to. Compiled
-// once per instruction set (attention_<level>.cc), because nothing here is fast without the widest
-// vectors of the machine, and chosen at run time.
+// The inner part of CPU attention: one row tile of one head over the keys it attends to. It needs
+// the widest vectors of the machine to be fast, so it is compiled once per instruction set
+// (attention_<level>.cc) and chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,8 @@ struct alignas(64) AttentionScratch {
 
 using AttentionTileKernel = void(const AttentionTile& tile, AttentionScratch& scratch);
 
-// Multiply float32; bfloat16 inputs are widened, and K and V of float16 under float32 queries.
+// Multiply float32; bfloat16 inputs are widened, and so are float16 K and V (queries are then
+// float32).
 AttentionTileKernel attention_tile_baseline;
 #if defined(__x86_64__)
 AttentionTileKernel attention_tile_avx2;

@@ -35,7 +35,7 @@ inline VecF broadcast(float x) {
   return x - VecF{};
 }
 
-// The larger of each lane; b where either is NaN. Compilers make one instruction of it.
+// The larger in each lane; b if either is NaN. Compilers make one instruction of it.
 inline VecF max(VecF a, VecF b) {
   return a > b ? a : b;
 }

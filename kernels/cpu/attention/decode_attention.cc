@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kChunkTokens = 1024;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// What each chunk of tokens contributes to each query head.
+// The contribution of each chunk of tokens to each query head.
 struct Partials {
   int64_t num_chunks = 0;
   std::vector<float> out;  // [num_chunks, num_query_heads, head_dim]

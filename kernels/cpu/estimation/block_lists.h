@@ -1,4 +1,4 @@
-// Building the block lists of an index, shared by the patterns that choose pages per row tile.
+// Builds the block lists of an index; shared by the patterns that choose pages per row tile.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ class BlockListWriter {
  public:
   BlockListWriter(const IndexView& index, int32_t head);
 
-  // `pages`: ascending, without duplicates. A list longer than max_listed_blocks, and one that
-  // does not fit into what is left, become kDenseTile.
+  // `pages`: ascending, without duplicates. A list that is longer than max_listed_blocks, or that
+  // does not fit into the remaining room, becomes kDenseTile.
   void append(int64_t tile_number, const RowTile& tile, const std::vector<int32_t>& pages);
 
  private:
@@ -32,12 +32,13 @@ class BlockListWriter {
 
 // Tiles that one task handles: enough rows for a product to run at full speed.
 inline constexpr int64_t kTilesPerTask = 4;
-// Tiles whose lists are held before they are written: bounds the memory, not the result.
+// Tiles whose lists are held before they are written. It bounds the memory and does not affect the
+// result.
 inline constexpr int64_t kTilesPerBatch = 256;
 
-// Fills the lists of `head`. make_chooser() gives a thread its chooser with choose(tiles, lists):
-// lists[i] = the pages of tiles[i], in any order and perhaps repeated, for at most kTilesPerTask
-// tiles.
+// Fills the lists of `head`. make_chooser() gives each thread a chooser, whose choose(tiles, lists)
+// sets lists[i] to the pages of tiles[i], in any order and possibly repeated, for at most
+// kTilesPerTask tiles.
 template <typename MakeChooser>
 void write_block_lists(const IndexView& index, int32_t head, std::span<const RowTile> tiles,
                        int num_threads, const MakeChooser& make_chooser) {

@@ -92,7 +92,7 @@ class PooledChooser {
 
 }  // namespace
 
-// Scores are neither scaled nor normalised: both keep the order.
+// Scores are neither scaled nor normalised, because that does not change the order.
 void build_block_sparse(const BlockSparseParams& params, const Context& context) {
   check_block_index(params.index, params.tiles, params.heads, params.top_k.size());
   for (int32_t kv_head = 0; kv_head < params.kv.num_kv_heads; ++kv_head) {

@@ -1,9 +1,9 @@
 // The inner loops of estimation, compiled once per instruction set from estimation_kernels_impl.h.
 // Each runs on one thread.
 //
-// Every sum has a fixed order: products add up along d one by one, sums over rows go through
-// sixteen partial sums. So AVX2 and AVX-512 machines choose the same index bit by bit; only the
-// baseline, which has no fused multiply-add, may round differently.
+// Every sum has a fixed order: products are summed along d one by one, sums over rows have sixteen
+// partial sums. So AVX2 and AVX-512 machines choose bitwise the same index; only the baseline,
+// which has no fused multiply-add, may round differently.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ struct EstimationKernels {
   void (*multiply)(const float* rows, int64_t num_rows, int64_t dim, const float* panels,
                    int64_t num_panels, float* out, int64_t out_stride);
 
-  // Per row lane: running maximum and sum of exp(score - maximum) over one more tile of keys.
+  // For each row lane: updates the running maximum, and the sum of exp(score - maximum), with one
+  // more tile of keys.
   void (*accumulate_softmax)(const float* scores, int64_t num_keys, float* maximum, double* sum);
   // scores[k, r] = exp(scores[k, r] - lse[r]); 0 where the score is -inf or lse is +inf.
   void (*probabilities)(float* scores, int64_t num_keys, const float* lse);
@@ -44,7 +45,7 @@ struct EstimationKernels {
   void (*sum_diagonals)(const float* p, int64_t num_keys, float* diagonals);
 
   // masses[p] = 2^(x[p] - max x), x[p] = scale (products[p] + row_step page_steps[p] maxima[p])
-  // log2(e), rounded to 1 / kMassStepsPerOctave. What is not a number stays none.
+  // log2(e), rounded to 1 / kMassStepsPerOctave. NaN stays NaN.
   void (*masses)(const PageScores& scores, int64_t num_pages, float* masses);
 
   // mean[i] = mean over the rows of rows[r, i]; num_rows >= 1.

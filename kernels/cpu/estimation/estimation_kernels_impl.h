@@ -150,7 +150,7 @@ void sum_diagonals(const float* p, int64_t num_keys, float* diagonals) {
   }
 }
 
-// What is no number is passed over: it shows in its own mass.
+// Ignores NaN, which shows in the mass of its own page.
 float maximum_of(const float* values, int64_t count) {
   float lanes[kPartialSums];
   for (float& lane : lanes) lane = -__builtin_inff();

@@ -1,5 +1,5 @@
-// Work is dealt out as (head, key range) with ranges of a fixed length, and ranges merge in order:
-// the sums do not depend on the number of threads.
+// Work is divided by head and key range. Ranges have a fixed length and are merged in order, so the
+// sums do not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// Long enough that the 63 diagonals which neighbouring ranges share cost nothing beside the
+// Long enough that the 63 diagonals that neighbouring ranges share cost nothing compared with the
 // products, short enough that a few heads of 16K tokens keep many cores busy.
 constexpr int64_t kRangeTokens = 2048;
 

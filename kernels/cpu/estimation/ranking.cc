@@ -9,13 +9,13 @@ namespace {
 
 constexpr uint32_t kSignBit = 0x80000000U;
 
-// Integers that fall as floats rise. Adding 0 makes one zero of two.
+// Maps floats to integers in reverse order. Adding 0 makes both zeros equal.
 uint32_t descending_bits(float value) {
   const auto bits = std::bit_cast<uint32_t>(value + 0.0F);
   return (bits & kSignBit) != 0 ? bits : ~(bits | kSignBit);
 }
 
-// Of a value that is not negative.
+// The value of a key, if it is not negative.
 double value_of(uint64_t key) {
   return double{std::bit_cast<float>(~static_cast<uint32_t>(key >> 32) & ~kSignBit)};
 }
@@ -41,12 +41,12 @@ void Ranking::best(size_t count, std::vector<int32_t>& out) {
   std::transform(keys_.begin(), end, std::back_inserter(out), position_of);
 }
 
-// Halves the candidates as a quickselect does, by sums instead of counts: linear, where a sort of
-// all pages for every query representative would cost more than their scores.
+// A quickselect that goes by sums instead of counts. It is linear; sorting all pages for every
+// query representative would cost more than computing their scores.
 void Ranking::cover(double target, std::vector<int32_t>& out) {
   constexpr ptrdiff_t kSortAtMost = 16;
-  auto begin = keys_.begin();  // all before it are taken
-  auto end = keys_.end();      // none from here on is needed
+  auto begin = keys_.begin();  // all keys before it are taken
+  auto end = keys_.end();      // no key from here on is needed
   double taken = 0;
   while (end - begin > kSortAtMost) {
     const auto middle = begin + (end - begin) / 2;

@@ -8,7 +8,7 @@
 
 namespace millrace::kernels::cpu {
 
-// Reused from one selection to the next; not a bit of it is shared between threads. A NaN counts as
+// An object may be reused for several selections, but not shared between threads. NaN counts as
 // larger than any number.
 class Ranking {
  public:
@@ -16,13 +16,14 @@ class Ranking {
   void reserve(size_t count) { keys_.reserve(count); }
 
   void add(int32_t position, float value);
-  // Before all values.
+  // Ranks before all values.
   void add_forced(int32_t position);
 
   // Appends the positions of the best min(count, size) to `out`, in no particular order.
   void best(size_t count, std::vector<int32_t>& out);
 
-  // The fewest best whose values, none negative or forced, add up to `target`; all if none do.
+  // Appends the fewest best positions whose values add up to `target`, or all positions if the sum
+  // stays below it. No value may be negative or forced.
   void cover(double target, std::vector<int32_t>& out);
 
  private:

@@ -11,7 +11,7 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// Up to kScoreRows of the measured rows, from `first` on, of one head.
+// Measures up to kScoreRows of one head's measured rows, from `first` on.
 void measure(const RowRecallParams& params, size_t number, int64_t first, const Context& context,
              ScoreTile& tile) {
   const int64_t num_measured = std::ssize(params.rows);

@@ -1,5 +1,5 @@
-// Scores of up to 64 rows of a prompt against tiles of keys: what the probe, the page scores and
-// the recall of rows walk.
+// Scores of up to 64 rows of a prompt against tiles of keys; used by the probe, the page scores and
+// the recall of rows.
 #pragma once
 
 #include <array>
@@ -38,19 +38,19 @@ class RowScores {
   RowScores(std::span<const int64_t> positions, const KvSlab& kv, int32_t kv_head,
             const Context& context);
 
-  // query: [head_dim] of the row; each is set before anything is scored.
+  // `query`: [head_dim]. All rows must be set before anything is scored.
   void set_row(int64_t row, const float* query, float scale) {
     queries_.set_column(row, query, scale);
   }
 
-  // Rows see the last `window` keys only, themselves included; 0: all.
+  // Each row sees only its last `window` keys, itself included; 0: all.
   void set_window(int64_t window) { window_ = window; }
 
   // tile.scores[k, r] = scale q_r . key (first_key + k), -inf where the row does not see the key.
   // num_keys <= kScoreKeys.
   void score(int64_t first_key, int64_t num_keys, ScoreTile& tile) const;
 
-  // The same as probabilities under the rows' log-sum-exp; padding lanes are 0.
+  // The same scores as probabilities under the rows' log-sum-exp; padding lanes are 0.
   void probabilities(int64_t first_key, int64_t num_keys, const std::array<float, kScoreRows>& lse,
                      ScoreTile& tile) const;
 

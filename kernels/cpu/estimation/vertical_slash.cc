@@ -42,13 +42,13 @@ std::vector<Band> bands_of(const std::vector<int32_t>& offsets) {
   return bands;
 }
 
-// Merges the closest neighbours until `capacity` bands are left: a superset, never a loss. Ties go
-// to the smaller offset.
+// Merges the closest neighbours until `capacity` bands are left. Bands only grow, so no offset is
+// lost. Ties go to the smaller offset.
 void merge_closest(size_t capacity, Ranking& ranking, std::vector<Band>& bands) {
   if (bands.size() <= capacity) return;
   ranking.clear();
-  // Gap i lies before band i + 1. Offsets are below 2^31, so a float may make two gaps equal that
-  // differ by less than 2^-24 of themselves; then the smaller offset decides, as for true ties.
+  // Gap i is before band i + 1. Offsets are below 2^31, so two gaps that differ by less than 2^-24
+  // of themselves may be equal as floats; the smaller offset then decides, as for true ties.
   for (size_t i = 0; i + 1 < bands.size(); ++i) {
     ranking.add(static_cast<int32_t>(i), -static_cast<float>(bands[i + 1].lo - bands[i].hi));
   }

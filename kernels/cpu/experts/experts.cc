@@ -21,7 +21,7 @@ int64_t threads_for(int64_t num_elements, const Context& context) {
   return std::min<int64_t>(context.num_threads, num_elements / kElementsPerThread + 1);
 }
 
-// Rows [first, first + count) of a matrix of equal parts, one below the other.
+// Rows [first, first + count) of a matrix that consists of equal parts, stacked.
 ConstMatrix part_of(const ConstMatrix& matrix, int64_t first, int64_t count) {
   const auto* data = static_cast<const std::byte*>(matrix.data);
   return {data + first * matrix.row_stride * dtype_bytes(matrix.dtype), matrix.dtype, count,
@@ -82,7 +82,7 @@ void gather(const Params& p, std::span<const int64_t> choices, int64_t num_rows,
   }
 }
 
-// No two choices of an expert are of the same row.
+// No two choices of an expert belong to the same row.
 template <typename Params>
 void scatter(const Params& p, std::span<const int64_t> choices, const Context& context) {
   const RowKernels& kernels = row_kernels(context.simd);

@@ -1,4 +1,4 @@
-// The MLPs of a mixture of experts: a product for each expert over the rows that chose it.
+// The MLPs of a mixture of experts: for each expert, products over the rows that chose it.
 #pragma once
 
 #include "kernels/api/experts.h"
@@ -9,7 +9,7 @@
 
 namespace millrace::kernels::cpu {
 
-// Used by one thread at a time. Both kinds of products outlive it.
+// Used by one thread at a time. `gemm` and `float8_products` must outlive it.
 class Experts {
  public:
   Experts(const Context& context, Gemm& gemm, Float8Products& float8_products)
@@ -19,7 +19,7 @@ class Experts {
   void run(const Float8ExpertsParams& params);
 
  private:
-  // From the rows that chose the expert, gathered, to what it gives for them.
+  // Computes the expert's outputs for the gathered rows that chose it.
   void run_expert(const ExpertsParams& params, int32_t expert, int64_t num_rows);
   void run_expert(const Float8ExpertsParams& params, int32_t expert, int64_t num_rows);
   template <typename Params>

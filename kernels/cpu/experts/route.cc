@@ -14,10 +14,11 @@ namespace {
 // Multiplications that one thread does in about the time a parallel region costs to start.
 constexpr int64_t kProductsPerThread = 65536;
 
-// Of sigmoids, so that a row whose experts all have none is no division by 0; as Transformers.
+// Added to the sum of sigmoids, as in Transformers, to avoid a division by 0 if all of a row's are
+// 0.
 constexpr double kLeastSum = 1e-20;
 
-// Routes one row at a time: its logits do not depend on how many rows there are, as those of a
+// Routes one row at a time, so that its logits do not depend on the number of rows, as those of a
 // library's matrix product would.
 class RowRouter {
  public:
@@ -53,7 +54,7 @@ class RowRouter {
     return widened_.data();
   }
 
-  // Selection, because few are chosen. Logits that are no numbers still choose some expert.
+  // By selection, because few are chosen. NaN logits still choose some expert.
   void choose(std::span<int32_t> experts) const {
     for (size_t n = 0; n < experts.size(); ++n) {
       const auto chosen = experts.first(n);
@@ -66,7 +67,7 @@ class RowRouter {
     }
   }
 
-  // In double, with one rounding at the end.
+  // Computes in double, with one rounding at the end.
   void weigh(std::span<const int32_t> experts, std::span<float> weights) const {
     if (p_.weighting == ExpertWeighting::kSigmoid ||
         p_.weighting == ExpertWeighting::kChosenSigmoid) {
@@ -94,7 +95,7 @@ class RowRouter {
 
   double logit(int32_t expert) const { return logits_[static_cast<size_t>(expert)]; }
   double sigmoid(int32_t expert) const { return 1 / (1 + std::exp(-logit(expert))); }
-  // Of which the largest are chosen.
+  // The experts with the largest keys are chosen.
   float key(int32_t expert) const {
     return (corrected_.empty() ? logits_ : corrected_)[static_cast<size_t>(expert)];
   }

@@ -8,7 +8,7 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// At 4,096 columns 8 MiB of scratch, and wide enough for a product to be at its best.
+// 8 MiB of scratch memory at 4,096 columns, and enough for a product to run at full speed.
 constexpr int64_t kWeightRows = 512;
 
 }  // namespace

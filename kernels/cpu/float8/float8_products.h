@@ -1,5 +1,6 @@
-// Products of 8-bit floats on a CPU: widened to float32, some rows of the weight at a time. Exact
-// but for float32's rounding; the weights take half of bfloat16's memory, and longer.
+// Products of 8-bit floats on a CPU: operands are widened to float32, some rows of the weight at a
+// time. Exact except for float32's rounding. Compared with bfloat16, weights take half the memory,
+// but products take longer.
 #pragma once
 
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace millrace::kernels::cpu {
 
-// One thread at a time. `gemm` outlives it.
+// Used by one thread at a time. `gemm` must outlive it.
 class Float8Products {
  public:
   Float8Products(const Context& context, Gemm& gemm) : context_(context), gemm_(&gemm) {}

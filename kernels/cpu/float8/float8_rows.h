@@ -1,4 +1,5 @@
-// Rows of 8-bit floats: quantised, and back as float32. Bitwise the same for any number of threads.
+// Quantises rows to 8-bit floats, and widens them to float32. Bitwise the same for any number of
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace millrace::kernels::cpu {
 void float8_quantize(const Float8QuantizeParams& params, const Context& context);
 void float8_rms_norm(const Float8RmsNormParams& params, const Context& context);
 
-// Rows [first, first + count) times their scales into `out`, [count, matrix.cols].
+// Writes rows [first, first + count), times their scales, to `out`, [count, matrix.cols].
 void float8_widen(const ConstFloat8Matrix& matrix, int64_t first, int64_t count, float* out,
                   const Context& context);
 

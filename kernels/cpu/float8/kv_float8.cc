@@ -11,7 +11,7 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// Elements that are float32 in between: they stay in the first-level cache.
+// Elements that are widened to float32 at a time, so that they stay in the first-level cache.
 constexpr int64_t kTile = 1024;
 constexpr float kLargestFloat16 = 65504;
 

@@ -1,5 +1,5 @@
-// K and V as 8-bit floats and back (kernels/api/float8.h). Bitwise the same for any number of
-// threads and any instruction set.
+// Encodes K and V as 8-bit floats, and decodes them (kernels/api/float8.h). Bitwise the same for
+// any number of threads and any instruction set.
 #pragma once
 
 #include "kernels/api/float8.h"

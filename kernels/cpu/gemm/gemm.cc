@@ -11,9 +11,9 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// A layer has four shapes, a vocabulary one; each again for the last, shorter row tile, and for
-// accumulate. Room for several of those, because prompts differ in their last tile, and for two
-// shapes of each of the 36 heights that an expert's rows are rounded up to.
+// A layer has four shapes and the vocabulary one, each again for the last, shorter row tile and for
+// accumulate. There is room for several of these sets, because prompts differ in their last tile,
+// and for two shapes of each of the 36 heights that an expert's rows are rounded up to.
 constexpr int kMaxPrimitives = 160;
 
 // Float32 tiles of 1024 x 2048 of a and 512 x 2048 of b are 12 MiB of scratch at any shape, and
@@ -23,7 +23,7 @@ constexpr int64_t kWidenARows = 1024;
 constexpr int64_t kWidenBRows = 512;
 constexpr int64_t kWidenCols = 2048;
 
-// Fewer rows are widened sooner than a second thread starts.
+// Widening fewer rows takes less time than starting a second thread.
 constexpr int64_t kMinRows = 32;
 
 // oneDNN takes its thread count from the calling thread's OpenMP settings.
@@ -53,7 +53,7 @@ void check_shapes(const GemmParams& p) {
            p.c.row_stride);
 }
 
-// Rows [row, row + rows) and columns [col, col + cols) of a bfloat16 matrix, into `out`.
+// Widens rows [row, row + rows) and columns [col, col + cols) of a bfloat16 matrix into `out`.
 ConstMatrix widen_tile(const ConstMatrix& matrix, int64_t row, int64_t rows, int64_t col,
                        int64_t cols, const Context& context, std::vector<float>& out) {
   out.resize(static_cast<size_t>(rows * cols));

@@ -9,15 +9,15 @@
 
 namespace millrace::kernels::cpu {
 
-// bfloat16 inputs of fewer rows than context.widened_rows are multiplied as such; others are widened
-// to float32 tile by tile: where the machine has no bfloat16 instructions oneDNN would refuse them
-// or fall back to a reference loop, and where it has slow ones (bfloat16_dots.h) float32 takes half
-// the time, unless there are so few rows that reading the weights takes longest. Sums are float32
-// either way. The context decides between these two only; which instructions oneDNN uses is its own
-// choice (ONEDNN_MAX_CPU_ISA lowers it).
+// bfloat16 inputs with fewer rows than context.widened_rows are multiplied as bfloat16; others are
+// widened to float32 tile by tile. Without bfloat16 instructions oneDNN would refuse bfloat16 or
+// fall back to a reference loop. With slow ones (bfloat16_dots.h) float32 takes half the time,
+// unless there are so few rows that reading the weights takes longest. Sums are float32 either way.
+// The context decides only between these two; oneDNN itself chooses the instructions
+// (ONEDNN_MAX_CPU_ISA lowers them).
 //
-// Used by one thread at a time. The OpenMP thread count of the calling thread (an OpenMP control
-// variable that each thread has its own copy of) is set for the call and restored.
+// Used by one thread at a time. The OpenMP thread count of the calling thread (a control variable
+// of which each thread has its own copy) is set for the call and restored.
 class Gemm {
  public:
   explicit Gemm(const Context& context);

@@ -11,7 +11,7 @@ namespace {
 // Elements that one thread handles in about the time a parallel region costs to start (10 us).
 constexpr int64_t kElementsPerThread = 32768;
 
-// Threads worth starting for so many elements. Results do not depend on it.
+// The number of threads worth starting for this many elements. Results do not depend on it.
 int64_t threads_for(int64_t num_elements, const Context& context) {
   return std::min<int64_t>(context.num_threads, num_elements / kElementsPerThread + 1);
 }

@@ -1,4 +1,4 @@
-// Rows of Q and K of one head as contiguous float32, whatever they are stored as.
+// Rows of Q and K of one head as contiguous float32, whatever dtype they are stored in.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class KeyRows {
  public:
   KeyRows(const KvSlab& kv, int32_t kv_head, const Context& context);
 
-  // Keys [first, first + count) as [count, head_dim]: K itself where it is float32, else widened
+  // Keys [first, first + count) as [count, head_dim]: K itself if it is float32, otherwise widened
   // into `scratch` (count * head_dim floats).
   const float* rows(int64_t first, int64_t count, float* scratch) const;
 
@@ -24,13 +24,13 @@ class KeyRows {
   const RowKernels& kernels_;
 };
 
-// The rows of one query head, out of [num_rows, num_query_heads, head_dim].
+// The rows of one query head of [num_rows, num_query_heads, head_dim].
 class QueryRows {
  public:
   QueryRows(const void* q, const KvSlab& kv, int32_t num_query_heads, int32_t head,
             const Context& context);
 
-  // Rows [first, first + count) into `out`, [count, head_dim].
+  // Writes rows [first, first + count) to `out`, [count, head_dim].
   void load(int64_t first, int64_t count, float* out) const;
 
  private:

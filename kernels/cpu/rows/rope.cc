@@ -33,8 +33,8 @@ struct BFloat16Output {
   }
 };
 
-// What a thread has for one row: cosines and sines, a head that was normalised, and one whose pairs
-// were brought half a turn apart, before and after.
+// Working memory of a thread for one row: cosines and sines, a normalised head, and, for pairs of
+// neighbours, a head whose pairs were moved to elements i and i + half, before and after rotation.
 struct RowScratch {
   explicit RowScratch(const RopeQkvParams& p)
       : cosines(static_cast<size_t>(p.num_turned() / 2)),
@@ -45,7 +45,7 @@ struct RowScratch {
   std::vector<float> cosines, sines, normed, apart, turned;
 };
 
-// The first `count` elements of a head whose pairs are neighbours.
+// Rotates the first `count` elements of a head whose pairs are neighbours.
 template <typename Output>
 void turn_neighbours(const float* x, size_t count, const RowKernels& kernels, RowScratch& scratch,
                      typename Output::Element* out) {
@@ -63,13 +63,13 @@ void turn_neighbours(const float* x, size_t count, const RowKernels& kernels, Ro
   Output::copy(kernels, scratch.apart.data(), static_cast<int64_t>(count), out);
 }
 
-// A head's norm: of itself, or a part of one over all heads, whose scale is known.
+// The norm of a head: its own, or its part of a norm over all heads, whose scale is known.
 struct HeadNorm {
   const float* weights = nullptr;  // null: none
   bool is_part = false;
   float scale = 1;
 
-  // Of head `number` of Q, or of K.
+  // The norm of head `number` of Q or of K.
   static HeadNorm of(const RopeQkvParams& p, int64_t row, int64_t number, bool of_q) {
     const float* weights = of_q ? p.q_norm : p.k_norm;
     if (p.squares == nullptr) return {.weights = weights};

@@ -10,14 +10,14 @@
 
 namespace millrace::kernels::cpu {
 
-// One table per instruction set. Where two element types may be written or read, there are two
-// pointers: a template parameter cannot cross the boundary of a compilation with other flags.
+// One table per instruction set. For each element type there is a pointer of its own: a template
+// parameter cannot cross the boundary to a file that is compiled with other flags.
 struct RowKernels {
   void (*widen_bf16)(const BFloat16* x, int64_t count, float* out);
   void (*widen_f16)(const Float16* x, int64_t count, float* out);
   void (*narrow_bf16)(const float* x, int64_t count, BFloat16* out);
 
-  // As common/pages/float8_array.h, of float32.
+  // As in common/pages/float8_array.h, for float32.
   void (*encode_float8)(const float* x, int64_t count, float scale, Float8* codes);
   void (*decode_float8)(const Float8* codes, int64_t count, float scale, float* out);
 
@@ -36,11 +36,11 @@ struct RowKernels {
   void (*silu_mul_f32)(const float* gate, const float* up, int64_t count, float* out);
   void (*silu_mul_bf16)(const float* gate, const float* up, int64_t count, BFloat16* out);
 
-  // out[i] = gelu(gate[i]) * up[i], tanh's approximation
+  // out[i] = gelu(gate[i]) * up[i], in the tanh approximation
   void (*gelu_mul_f32)(const float* gate, const float* up, int64_t count, float* out);
   void (*gelu_mul_bf16)(const float* gate, const float* up, int64_t count, BFloat16* out);
 
-  // h = min(gate[i], limit); out[i] = h / (1 + exp(-alpha h)) * (up[i] within +-limit, and 1)
+  // h = min(gate[i], limit); out[i] = h / (1 + exp(-alpha h)) * (up[i] clamped to +-limit, plus 1)
   void (*clamped_mul_f32)(const float* gate, const float* up, float alpha, float limit,
                           int64_t count, float* out);
   void (*clamped_mul_bf16)(const float* gate, const float* up, float alpha, float limit,

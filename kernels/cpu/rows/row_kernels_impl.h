@@ -120,9 +120,9 @@ void rms_norm_row(const float* x, const float* weight, float eps, int64_t count,
 // off by at most r^8 / 8! < 6e-9, a tenth of a float's rounding. x is clamped to where 2^n is a
 // normal float: beyond, silu is 0 or x to within rounding. The caller's result is NaN where x is.
 //
-// Clamped as an integer: of two comparisons of floats GCC makes a path for either limit, takes all
-// of them in every vector, and divides each gate by 1 + exp(87). That quotient is dropped, but it is
-// subnormal, which costs an Intel CPU some 150 cycles.
+// x is clamped as an integer. From two float comparisons GCC makes a path for either limit,
+// executes all paths for every vector, and divides each gate by 1 + exp(87). That quotient is
+// dropped, but it is subnormal, which costs an Intel CPU some 150 cycles.
 inline float exponential(float x) {
   constexpr uint32_t kLimit = __builtin_bit_cast(uint32_t, 87.0F);
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
@@ -164,7 +164,7 @@ void gelu_mul_row(const float* gate, const float* up, int64_t count, Element* ou
   }
 }
 
-// What is no number stays none.
+// NaN stays NaN.
 template <typename Element>
 void clamped_mul_row(const float* gate, const float* up, float alpha, float limit, int64_t count,
                      Element* out) {

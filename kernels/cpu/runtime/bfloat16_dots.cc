@@ -17,11 +17,11 @@ namespace {
 #if defined(__x86_64__)
 // Independent sums: more than latency times issue width (4 x 2 .. 6 x 2).
 constexpr int kSums = 16;
-// 2 to 10 microseconds a sample. Other processes interrupt some samples, not all.
+// 2 to 10 microseconds per sample. Other processes interrupt some samples, but not all.
 constexpr int kSteps = 512;
 constexpr int kSamples = 16;
 
-// Both loops start from what the compiler does not know and end where it does not look.
+// Both loops read and write memory that the compiler knows nothing about, so that it keeps them.
 __attribute__((target("avx512f"))) void float32_loop(float* data) {
   const __m512 factor = _mm512_set1_ps(*data);
   __m512 sums[kSums];

@@ -1,15 +1,15 @@
-// Whether this machine's bfloat16 dot products are worth their name.
+// Measures whether this machine's bfloat16 dot products are faster than float32.
 //
-// AVX-512 BF16 multiplies twice as many numbers an instruction as a float32 multiply-add, but a
-// machine may do fewer of them a cycle: AMD's Zen 4 twice as many multiplications a second as in
-// float32, Intel's Sapphire Rapids half as many, because bfloat16 is AMX's there. No flag of the
-// processor tells; a tenth of a millisecond does.
+// An AVX-512 BF16 instruction multiplies twice as many numbers as a float32 multiply-add, but a
+// machine may execute fewer of them per cycle. AMD's Zen 4 does twice as many multiplications per
+// second as in float32, Intel's Sapphire Rapids half as many, because there bfloat16 is left to
+// AMX. No CPU flag tells, but a measurement of a tenth of a millisecond does.
 #pragma once
 
 namespace millrace::kernels::cpu {
 
-// How many times as many multiplications a second as by float32 multiply-adds; 0 where the
-// instructions are missing. Measured by the first call of the process and kept.
+// Multiplications per second relative to float32 multiply-adds; 0 if the instructions are missing.
+// Measured by the first call in the process and cached.
 double bfloat16_dot_gain();
 
 }  // namespace millrace::kernels::cpu

@@ -5,9 +5,9 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// Weights are widened for every product, which fewer rows do not pay for: 6144 x 4096 of them took
-// 6 ms as they are and 13 ms widened for 1 row, 16 and 24 ms for 16, 25 and 29 ms for 32; 768 x 256
-// took 0.31 and 0.22 ms for 64 (docs/notebook/cpu-bfloat16.md).
+// Weights are widened for every product, which does not pay off for fewer rows. A weight of 6144 x
+// 4096 took 6 ms as bfloat16 and 13 ms widened for 1 row, 16 and 24 ms for 16, and 25 and 29 ms for
+// 32; one of 768 x 256 took 0.31 and 0.22 ms for 64 (docs/notebook/cpu-bfloat16.md).
 constexpr int64_t kMinWidenedRows = 48;
 
 }  // namespace

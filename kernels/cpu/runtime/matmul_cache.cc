@@ -17,7 +17,7 @@ memory::data_type data_type(DType dtype) {
   return dtype == DType::kFloat32 ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
-// Handles are attached per run.
+// Without data handles, which are attached for each run.
 struct MemoryDescriptors {
   memory::desc a;
   memory::desc b;
@@ -58,12 +58,12 @@ struct MatmulCache::Entry {
 struct MatmulCache::State {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  std::vector<Entry> entries;  // the one used last in front
+  std::vector<Entry> entries;  // most recently used first
 };
 
 bool multiplies_in_tiles() {
 #if defined(__x86_64__)
-  // An instruction set's number has the bits of all that it includes.
+  // The number of an instruction set has the bits of all those that it includes.
   const auto tiles = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & tiles) == tiles;
 #else

@@ -1,5 +1,5 @@
-// The only file pair that speaks to oneDNN. Works with its 2.x and 3.x interfaces, which differ in
-// how a primitive is described.
+// Matrix products by oneDNN. No other header or source file uses oneDNN. Works with its 2.x and 3.x
+// interfaces, which differ in how a primitive is described.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace millrace::kernels::cpu {
 
-// What a matmul primitive is compiled for: everything of a product but the addresses.
+// What a matmul primitive is compiled for: everything about a product except the addresses.
 struct MatmulShape {
   int64_t m = 0;
   int64_t n = 0;
@@ -34,14 +34,14 @@ struct MatmulOperands {
 // Whether oneDNN multiplies bfloat16 in AMX tiles here, many times as fast as float32.
 bool multiplies_in_tiles();
 
-// Compiled primitives of the shapes used last; the one used longest ago makes room. Compiling costs
-// about a millisecond (code generation), running a small product some microseconds.
+// An LRU cache of compiled primitives, by shape. Compiling takes about a millisecond (code
+// generation), running a small product some microseconds.
 class MatmulCache {
  public:
   explicit MatmulCache(int capacity);
   ~MatmulCache();
 
-  // Throws dnnl::error where oneDNN has no implementation at all.
+  // Throws dnnl::error if oneDNN has no implementation at all.
   void run(const MatmulShape& shape, const MatmulOperands& operands);
 
   int64_t num_compiled() const { return num_compiled_; }

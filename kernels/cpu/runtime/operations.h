@@ -3,7 +3,7 @@
 // between calls and is therefore an object (kernels/cpu/gemm/gemm.h), and so are the experts, which
 // use it (kernels/cpu/experts/experts.h).
 //
-// All of them give bitwise the same result for any num_threads.
+// All of them give bitwise the same results for any num_threads.
 #pragma once
 
 #include "kernels/api/attention.h"

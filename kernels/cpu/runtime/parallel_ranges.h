@@ -11,7 +11,8 @@
 namespace millrace::kernels::cpu {
 
 // libgomp is not instrumented, so ThreadSanitizer does not see that a parallel region begins after
-// its caller's writes and ends before its caller's reads. These say it; elsewhere they are nothing.
+// its caller's writes and ends before its caller's reads. These functions tell it; in other builds
+// they do nothing.
 #if defined(__SANITIZE_THREAD__)
 #define MR_NO_SANITIZE_THREAD __attribute__((no_sanitize("thread")))
 inline void order_before(void* region) {
@@ -27,7 +28,7 @@ inline void order_after(void*) {}
 #endif
 
 // Cuts [0, count) into at most `num_threads` consecutive ranges and calls body(begin, end) for each
-// from a thread of its own. The cut depends on nothing but the two numbers.
+// on a thread of its own. The ranges depend only on the two numbers.
 template <typename Body>
 MR_NO_SANITIZE_THREAD void parallel_ranges(int64_t count, int64_t num_threads, const Body& body) {
   const int64_t num_ranges = std::min(count, num_threads);

@@ -9,9 +9,9 @@
 
 namespace millrace::kernels::cpu {
 
-// Calls worker(task) for every task in [0, count), each on whichever thread is free next. Every
-// thread calls make_worker() once for a worker of its own, whose working memory it keeps from task
-// to task. What a task writes must not depend on the tasks before it.
+// Calls worker(task) for every task in [0, count), each on the next free thread. Every thread calls
+// make_worker() once for a worker of its own, which keeps its working memory from task to task.
+// What a task writes must not depend on the tasks before it.
 template <typename MakeWorker>
 void parallel_tasks(int64_t count, int64_t num_threads, const MakeWorker& make_worker) {
   std::atomic<int64_t> next_task = 0;

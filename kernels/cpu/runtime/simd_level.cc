@@ -21,7 +21,7 @@ std::optional<SimdLevel> level_of_name(std::string_view name) {
   return std::nullopt;
 }
 
-// What MILLRACE_SIMD says, if that is a level.
+// The level that MILLRACE_SIMD names, if it names one.
 std::optional<SimdLevel> wanted_level() {
   const char* name = std::getenv("MILLRACE_SIMD");
   if (name == nullptr || *name == '\0') return std::nullopt;
@@ -33,7 +33,7 @@ std::optional<SimdLevel> wanted_level() {
   return wanted;
 }
 
-// Attention is more than its products: what these gain must pay for rounding and interleaving.
+// Attention is more than its products, whose gain must pay for rounding and interleaving.
 constexpr double kMinDotGain = 1.2;
 
 }  // namespace

@@ -1,5 +1,6 @@
-// MR_VECTORISED: a function that is compiled once for each instruction set; the machine's is taken when
-// the program starts. Sanitizers are not ready by then. What it calls is to be MR_INLINE.
+// MR_VECTORISED marks a function that is compiled once for each instruction set. The one for the
+// machine is selected when the program starts, before sanitizers are ready, so with them the macro
+// is empty. Functions that it calls must be MR_INLINE.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \

@@ -1,6 +1,6 @@
-// MR_CUDA_CHECK: a CUDA call that fails leaves the device in an unknown state, so it throws
-// CudaError, which ends the rank. Running out of memory where that is an expected outcome is not
-// checked with this (CudaDevice::allocate).
+// MR_CUDA_CHECK throws CudaError if a CUDA call fails, which ends the rank: the device is in an
+// unknown state. It is not used where running out of memory is an expected outcome
+// (CudaDevice::allocate).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ namespace millrace::kernels::cuda {
 class CudaError : public std::runtime_error {
  public:
   CudaError(cudaError_t code, const char* call, std::source_location where);
-  // A library on top of the runtime; `reason` is its word for the status.
+  // For a library on top of the runtime; `reason` is its name for the status.
   CudaError(const std::string& reason, const char* call, std::source_location where);
 };
 
@@ -28,6 +28,6 @@ inline void check(cudaError_t code, const char* call,
 }  // namespace millrace::kernels::cuda
 
 #define MR_CUDA_CHECK(expr) ::millrace::kernels::cuda::check((expr), #expr)
-// After a <<<>>> launch: the launch's own errors (too much shared memory, a bad grid). What happens
-// inside the kernel shows at the next call that waits.
+// After a <<<>>> launch: checks for errors of the launch itself (too much shared memory, a bad
+// grid). Errors inside the kernel appear at the next call that waits.
 #define MR_CUDA_CHECK_LAUNCH() ::millrace::kernels::cuda::check(cudaGetLastError(), "kernel launch")

@@ -1,4 +1,4 @@
-// What every CUDA operation needs to know besides its parameters.
+// What every CUDA operation needs besides its parameters.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// From a dtype known at run time to an element type.
+// Dispatches a dtype known at run time to an element type known at compile time.
 #pragma once
 
 #include "common/check.h"
@@ -19,7 +19,7 @@ void dispatch_dtype(DType dtype, Body&& body) {
   }
 }
 
-// Of what feeds the tensor cores: BFloat16 or Float16.
+// For operands of the tensor cores: BFloat16 or Float16.
 template <typename Body>
 void dispatch_narrow_dtype(DType dtype, Body&& body) {
   MR_CHECK(dtype != DType::kFloat32, "the tensor cores multiply 16-bit numbers, not float32");
@@ -30,7 +30,7 @@ void dispatch_narrow_dtype(DType dtype, Body&& body) {
   }
 }
 
-// Of a product that an element-wise operation reads (DeviceInfo::projection_dtype): float or
+// For products that an element-wise operation reads (DeviceInfo::projection_dtype): float or
 // BFloat16.
 template <typename Body>
 void dispatch_projection_dtype(DType dtype, Body&& body) {

@@ -1,4 +1,5 @@
-// Moments of a stream, numbered, the last few of which can be told apart in time and waited for.
+// Numbered time marks in a stream. The last few can be waited for, and the time between them
+// measured.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +15,7 @@ namespace millrace::kernels::cuda {
 
 class EventRing {
  public:
-  // Keeps the last `capacity` moments.
+  // Keeps the last `capacity` marks.
   explicit EventRing(int64_t capacity);
   EventRing(const EventRing&) = delete;
   EventRing& operator=(const EventRing&) = delete;
@@ -29,7 +30,7 @@ class EventRing {
   cudaEvent_t event(int64_t number) const {
     return events_[static_cast<size_t>(number % capacity())];
   }
-  // Of one that is remembered.
+  // The mark must still be kept.
   cudaEvent_t event(TimeMark mark) const;
 
   std::vector<cudaEvent_t> events_;

@@ -8,8 +8,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// A wait shorter than this is spun through: waking up would take as long. It is a layer of a short
-// prompt; a longer wait looks up this often.
+// Waits shorter than kSpin, about a layer of a short prompt, spin, because waking up would take as
+// long. Longer ones check the event every kPause.
 constexpr auto kSpin = std::chrono::milliseconds(1);
 constexpr auto kPause = std::chrono::microseconds(50);
 
@@ -29,7 +29,8 @@ Result<void> poll(cudaEvent_t event, Deadline deadline) {
 
 }  // namespace
 
-// Code that runs after a wait would be slow with the registers as the driver may leave them.
+// Code that runs after a wait would be slow with the registers in the state that the driver may
+// leave.
 Result<void> wait_for_event(cudaEvent_t event, Deadline deadline) {
   auto waited = poll(event, deadline);
   empty_upper_halves();

@@ -1,4 +1,4 @@
-// How the host waits for a GPU: with a deadline, which CUDA's own waits do not have.
+// Waits on the host for a GPU, with a deadline, which CUDA's own waits do not have.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,8 +8,8 @@
 
 namespace millrace::kernels::cuda {
 
-// Until `event`, recorded before, is reached. kDeadlineExceeded leaves the work running; a failed
-// kernel throws CudaError.
+// Waits until `event`, which was recorded before, is reached. After kDeadlineExceeded the work is
+// still running; a failed kernel throws CudaError.
 Result<void> wait_for_event(cudaEvent_t event, Deadline deadline);
 
 }  // namespace millrace::kernels::cuda

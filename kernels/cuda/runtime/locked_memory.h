@@ -1,4 +1,4 @@
-// Host memory of others that is page-locked while the GPU's own kernels read it.
+// Page-locks host memory that somebody else owns, so that the GPU's kernels can read it.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace millrace::kernels::cuda {
 
-// Any thread, on which the GPU is current.
+// May be used by any thread on which the GPU is current.
 class LockedMemory {
  public:
   // Whole pages of the system, resident or not. kExhausted: the system or the driver locks no more;
-  // kUnsupported: the GPU would see it under other addresses.
+  // kUnsupported: the GPU would see the memory at other addresses.
   Result<void> lock(std::span<const std::byte> memory);
-  // What was locked; nothing reads it any more.
+  // `memory` as it was locked; the GPU must no longer read it.
   void unlock(std::span<const std::byte> memory) noexcept;
   bool contains(std::span<const std::byte> bytes) const { return ranges_.contain(bytes); }
 

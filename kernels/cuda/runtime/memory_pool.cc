@@ -26,7 +26,7 @@ void* MemoryPool::allocate(int64_t bytes) {
   const cudaError_t status =
       cudaMallocFromPoolAsync(&data, static_cast<size_t>(bytes), pool_, stream_);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not to be taken for a later launch's
+    cudaGetLastError();  // clears it, or the next launch check would report it
     return nullptr;
   }
   check(status, "cudaMallocFromPoolAsync");

@@ -1,5 +1,5 @@
-// The pool that a device's scratch and small buffers come from. It keeps what is freed, so that
-// every layer after the first, and every request, allocates without asking the driver.
+// The pool for a device's scratch memory and small buffers. It keeps freed memory, so that every
+// layer after the first, and every request, allocates without a call to the driver.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,18 +16,18 @@ class MemoryPool {
   ~MemoryPool();
 
   cudaMemPool_t get() const { return pool_; }
-  // Memory for any stream, at once; null when there is none. As cudaFree, free() waits for the
-  // whole device.
+  // Memory that any stream may use at once, or null if there is none. Like cudaFree, free() waits
+  // for the whole device.
   void* allocate(int64_t bytes);
   void free(void* data) noexcept;
-  // Held by the pool and in use by no one.
+  // Held by the pool but not in use.
   int64_t idle_bytes() const;
-  // Gives them back to the device. Memory whose work is still enqueued stays.
+  // Returns idle memory to the device, except memory that enqueued work still uses.
   void release_idle();
 
  private:
   cudaMemPool_t pool_ = nullptr;
-  cudaStream_t stream_ = nullptr;  // of allocate() and free() alone, so that it is always idle
+  cudaStream_t stream_ = nullptr;  // only for allocate() and free(), so that it is always idle
 };
 
 }  // namespace millrace::kernels::cuda

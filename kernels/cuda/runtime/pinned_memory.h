@@ -1,5 +1,5 @@
-// Page-locked host memory. It keeps the small blocks that are given back: locking a page and
-// unlocking it costs as much as a copy of megabytes, and a request has half a dozen buffers of
+// Allocates page-locked host memory. Small blocks are kept when they are freed: locking and
+// unlocking a page costs as much as copying megabytes, and a request has half a dozen buffers of
 // kilobytes.
 #pragma once
 
@@ -16,13 +16,13 @@ class PinnedMemory {
   PinnedMemory& operator=(const PinnedMemory&) = delete;
   ~PinnedMemory();
 
-  // Null when there is none.
+  // Null if there is none.
   void* allocate(int64_t bytes);
-  // As cudaFreeHost, waits for the whole device: nothing is on its way there any more.
+  // Like cudaFreeHost, waits for the whole device, so that no copy still uses the memory.
   void free(void* data) noexcept;
 
  private:
-  // Kept blocks are of powers of two up to 4 MiB.
+  // The sizes of kept blocks are powers of two up to 4 MiB.
   std::unordered_map<void*, int64_t> block_bytes_;
   std::unordered_map<int64_t, std::vector<void*>> kept_;  // by size
 };

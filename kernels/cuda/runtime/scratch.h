@@ -1,4 +1,4 @@
-// Temporary device memory of one operation, and the small host arrays that it takes along.
+// Temporary device memory of one operation, and copies of its small host arrays in device memory.
 //
 //   void some_operation(const SomeParams& params, Context& context) {
 //     float* sums = context.scratch.allocate<float>(params.num_rows);
@@ -6,11 +6,11 @@
 //     some_kernel<<<..., context.stream>>>(tiles, sums);
 //   }
 //
-// Memory comes from the device's pool in stream order and returns to it in stream order when the
-// Scratch ends, which is when the operation's launches are enqueued: no host synchronisation on
-// either side, and the next operation gets the same bytes again. Pointers are 256-byte aligned, the
-// memory uninitialised. Running out of memory throws CudaError: what an operation needs is part of
-// the plan by which a request is admitted.
+// Memory comes from the device's pool in stream order, and returns to it in stream order when the
+// Scratch is destroyed, after the operation's launches are enqueued. So the host never waits, and
+// the next operation gets the same bytes again. Pointers are 256-byte aligned, the memory is
+// uninitialised. Running out of memory throws CudaError: a request is only admitted if its plan,
+// which includes the scratch memory of operations, fits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,7 +38,7 @@ class Scratch {
     return static_cast<T*>(allocate_bytes(count * static_cast<int64_t>(sizeof(T))));
   }
 
-  // A copy of `values` in device memory; `values` may go when the call returns.
+  // A copy of `values` in device memory; `values` may be freed when the call returns.
   template <typename T>
   const std::remove_const_t<T>* upload(std::span<T> values) {
     using Element = std::remove_const_t<T>;

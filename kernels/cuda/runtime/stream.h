@@ -1,4 +1,4 @@
-// One order of execution on a GPU, and the wait for its end.
+// Owns a CUDA stream, and waits for it with a deadline.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@ namespace millrace::kernels::cuda {
 
 class Stream {
  public:
-  // kHigh: its kernels take multiprocessors as they become free, before those of other streams.
+  // kHigh: its kernels get multiprocessors that become free before kernels of other streams do.
   enum class Priority { kNormal, kHigh };
   explicit Stream(Priority priority = Priority::kNormal);
   Stream(const Stream&) = delete;
@@ -18,8 +18,8 @@ class Stream {
   ~Stream();
 
   cudaStream_t get() const { return stream_; }
-  // Waits for everything enqueued so far. kDeadlineExceeded leaves the work running; a failed
-  // kernel throws CudaError.
+  // Waits for everything enqueued so far. After kDeadlineExceeded the work is still running; a
+  // failed kernel throws CudaError.
   Result<void> synchronize(Deadline deadline);
 
  private:

@@ -12,8 +12,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// Through the runtime, so that nothing links to the driver: a binary built with CUDA then starts
-// on a machine without one.
+// Looked up through the runtime, so that nothing links to the driver: a binary built with CUDA then
+// starts on a machine without one.
 PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -24,7 +24,8 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-// What a map leaves open: sizes from the innermost on, in elements, strides between them in bytes.
+// The shape in a map: sizes from the innermost on, in elements, and the strides between them in
+// bytes.
 struct MapShape {
   CUtensorMapDataType type;
   std::array<cuuint64_t, 3> sizes;
@@ -48,8 +49,8 @@ CUtensorMap encode_map(const void* data, const MapShape& shape) {
   return map;
 }
 
-// Of any 16-bit elements: a copy only moves them, and zeros are the same bits in bfloat16 and
-// float16. Boxes of 64 columns: the 128 bytes of the swizzle.
+// For any 16-bit elements: a copy only moves them, and zeros are the same bits in bfloat16 and
+// float16. Boxes have 64 columns, the 128 bytes of the swizzle.
 CUtensorMap encode_narrow_map(const void* data, const std::array<cuuint64_t, 3>& sizes,
                               const std::array<cuuint64_t, 2>& strides, int box_rows) {
   return encode_map(data, {.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,

@@ -1,5 +1,5 @@
-// Small host arrays that an operation takes along in one copy: each copy of its own holds the
-// stream up for some microseconds, which a short operation notices.
+// Packs the small host arrays of an operation into one copy. Each separate copy would hold up the
+// stream for some microseconds, which matters to a short operation.
 //
 //   UploadPack pack;
 //   const auto heads = pack.add(params.heads);
@@ -21,7 +21,7 @@ namespace millrace::kernels::cuda {
 
 class UploadPack {
  public:
-  // Where an array is in the pack.
+  // The place of an array in the pack.
   template <typename T>
   struct Place {
     size_t offset_bytes = 0;
@@ -42,7 +42,7 @@ class UploadPack {
 
   void send(Scratch& scratch) { device_ = scratch.upload(std::span(bytes_)); }
 
-  // Device memory that lives as long as the scratch; after send().
+  // Device memory that lives as long as the scratch. Only after send().
   template <typename T>
   const T* operator[](Place<T> place) const {
     return reinterpret_cast<const T*>(device_ + place.offset_bytes);

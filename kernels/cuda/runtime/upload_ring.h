@@ -1,5 +1,5 @@
-// Small host arrays on their way to the device: copied into pinned memory at once, so that the
-// caller's array may go, and from there to the device in stream order.
+// Uploads small host arrays to the device. An array is copied into pinned memory at once, so that
+// the caller may free it, and from there to the device in stream order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,9 +10,9 @@
 
 namespace millrace::kernels::cuda {
 
-// One stream, one thread. The pinned memory is a ring of chunks; before a chunk that comes round
-// again is written, the host waits for the copies out of it, so it is ahead of the device by the
-// ring's bytes at most.
+// For one stream, used by one thread. The pinned memory is a ring of chunks. Before the host reuses
+// a chunk, it waits for the copies out of it, so it is never ahead of the device by more than the
+// ring's bytes.
 class UploadRing {
  public:
   explicit UploadRing(cudaStream_t stream);
@@ -24,8 +24,8 @@ class UploadRing {
   void upload(void* device, const void* source, int64_t bytes);
 
  private:
-  // Holds the row tiles of a million tokens, 384 KiB, with the arrays that go along. A longer array
-  // goes in parts.
+  // Holds the row tiles of a million tokens (384 KiB) and the arrays uploaded with them. A longer
+  // array is uploaded in parts.
   static constexpr int64_t kChunkBytes = 1 << 20;
   static constexpr int kNumChunks = 4;
 

@@ -3,8 +3,9 @@
 // and is therefore an object: kernels/cuda/sm90/gemm/gemm.h.
 //
 // Each function enqueues its work on context.stream and returns. Host arrays in the parameters are
-// read before it returns; for room to copy them to, it waits for the device where the host is far
-// ahead (kernels/cuda/runtime/upload_ring.h). The same input gives the same bits in every run.
+// read before it returns; if the host is far ahead, it first waits for the device to free room to
+// copy them to (kernels/cuda/runtime/upload_ring.h). The same input gives the same bits in every
+// run.
 #pragma once
 
 #include "kernels/api/attention.h"
@@ -29,11 +30,11 @@ void rope_qkv(const RopeQkvParams& params, Context& context);
 void add(const AddParams& params, Context& context);
 void swiglu(const SwigluParams& params, Context& context);
 void route(const RouteParams& params, Context& context);
-// At most 1024 experts, widths in multiples of 8, SiLU or kClamped. The same row gives the same bits, whatever
-// rows are beside it.
+// At most 1024 experts; widths are multiples of 8; SiLU or kClamped. A row gives the same bits
+// whatever the other rows are.
 void experts(const ExpertsParams& params, Context& context);
 inline constexpr int32_t kExpertRowStep = 128;  // DeviceInfo::expert_row_step
-// The same, widths in multiples of kFloat8WidthStep, SiLU, `dtype` bfloat16.
+// Likewise, but widths are multiples of kFloat8WidthStep, only SiLU, and `dtype` is bfloat16.
 void float8_experts(const Float8ExpertsParams& params, Context& context);
 void float8_quantize(const Float8QuantizeParams& params, Context& context);
 void float8_rms_norm(const Float8RmsNormParams& params, Context& context);

@@ -37,12 +37,12 @@ class AdaptiveChooser {
   }
 
  private:
-  // Short prompts have some of them more than once.
+  // In a short prompt some of them are the same page.
   static std::array<int64_t, 3> kept_pages(int64_t num_pages) {
     return {0, std::max<int64_t>(num_pages - 2, 0), num_pages - 1};
   }
 
-  // Takes the masses of the kept pages out of masses_.
+  // Removes the masses of the kept pages from masses_, and returns their sum.
   double take_kept(int64_t num_pages) {
     double kept = 0;
     for (const int64_t page : kept_pages(num_pages)) {
@@ -52,20 +52,20 @@ class AdaptiveChooser {
     return kept;
   }
 
-  // What the row needs besides the kept pages.
+  // Adds the pages that the row needs besides the kept ones.
   void cover_row(int64_t num_pages, std::vector<int32_t>& list) {
     const double kept = take_kept(num_pages);
     double far = 0;
     for (int64_t page = 0; page < num_pages; ++page)
       far += double{masses_[static_cast<size_t>(page)]};
     const double total = kept + far;
-    // Shares of the total less what is kept, without the difference of two large sums.
+    // The share of the total minus what is kept, computed without a difference of two large sums.
     const auto besides_kept = [&](float share) { return far - (1 - double{share}) * total; };
     const double by_rule = std::min(double{rule_.gamma} * far, besides_kept(rule_.enough));
     const double target = std::max(by_rule, besides_kept(rule_.min_recall));
     if (target <= 0) return;
 
-    // Pages below this share of what may be left out could all be left out.
+    // All pages of at most this mass can be left out: together they are no more than what may be.
     const double negligible = (far - target) / static_cast<double>(num_pages);
     ranking_.clear();
     for (int64_t page = 0; page < num_pages; ++page) {
@@ -90,7 +90,7 @@ void write_dense_lists(const IndexView& index, int32_t head) {
 
 void build_adaptive(const AdaptiveParams& params, const Context& context) {
   check_adaptive(params);
-  // A kv head at a time: its keys in int8 are half or a quarter of one head's K.
+  // One kv head at a time: its keys in int8 take half or a quarter of the memory of its K.
   for (int32_t kv_head = 0; kv_head < params.kv.num_kv_heads; ++kv_head) {
     std::vector<size_t> numbers;
     for (size_t number = 0; number < params.heads.size(); ++number) {

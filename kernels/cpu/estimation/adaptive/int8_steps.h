@@ -10,10 +10,11 @@
 namespace millrace::kernels::cpu {
 
 struct Int8Steps {
-  float step = 0;  // the largest magnitude over 127; not a number where a value is none or infinite
-  float inverse = 0;  // 127 over the largest magnitude; 0 where that is 0, infinite or not a number
+  float step = 0;     // the largest magnitude over 127; NaN if a value is NaN or infinite
+  float inverse = 0;  // 127 over the largest magnitude; 0 if that is 0, infinite or NaN
 
-  // To the nearest, halves to even. Adding 1.5 * 2^23 leaves that in the low bits of the sum.
+  // Rounds to nearest, halves to even: adding 1.5 * 2^23 leaves the result in the low bits of the
+  // sum.
   int8_t round(float x) const {
     constexpr float kRound = 0x1.8p23F;
     return static_cast<int8_t>(static_cast<int32_t>(x * inverse + kRound - kRound));
@@ -21,8 +22,9 @@ struct Int8Steps {
 };
 
 inline Int8Steps int8_steps(const float* values, int64_t count) {
-  // In lanes, which compilers turn into vectors; one chain of comparisons took a sixth of a prompt behind
-  // a long cached prefix. A value that is not finite times 0 is no number, and stays none in a sum.
+  // In lanes, which compilers vectorise: a single chain of comparisons took a sixth of the time of
+  // a prompt behind a long cached prefix. A value that is not finite, times 0, is NaN, and so is
+  // the sum.
   constexpr int64_t kLanes = 16;
   std::array<float, kLanes> maxima{}, zeros{};
   const auto take = [&](int64_t lane, float value) {

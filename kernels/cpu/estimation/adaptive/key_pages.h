@@ -1,5 +1,5 @@
-// What the adaptive pattern's scan reads of K: each page's mean, and its keys less the mean in int8
-// (AdaptiveParams has the definition).
+// K as the adaptive pattern's scan reads it: the mean of each page, and the difference of its keys
+// from the mean in int8 (AdaptiveParams has the definition).
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace millrace::kernels::cpu {
 
-// All pages of one kv head: a byte for each element of its keys, and a mean a page.
+// All pages of one kv head: one byte for each element of its keys, and one mean for each page.
 class KeyPages {
  public:
   KeyPages(const KvSlab& kv, int32_t kv_head, const Context& context);
 
   int64_t num_pages() const { return num_pages_; }
-  // Means as the columns of a matrix, values of float16.
+  // The means as columns of a matrix, rounded to float16.
   const PanelMatrix& centres() const { return centres_; }
-  // [num_pages] of the int8 keys; not a number where a page's keys are none or infinite.
+  // [num_pages] of the int8 keys; NaN if a key of the page is NaN or infinite.
   const float* steps() const { return steps_.data(); }
   ScanPage page(int64_t page) const {
     return {.keys = keys_.data() + page * kScanKeys * dim_,
@@ -35,7 +35,7 @@ class KeyPages {
   int64_t num_pages_;
   PanelMatrix centres_;
   std::vector<float> steps_;
-  std::vector<int8_t> keys_;   // [num_pages] as ScanPage has them; absent keys are 0
+  std::vector<int8_t> keys_;   // [num_pages] as in ScanPage; absent keys are 0
   std::vector<int32_t> sums_;  // [num_pages, kScanKeys]
 };
 

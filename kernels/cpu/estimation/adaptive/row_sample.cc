@@ -1,4 +1,4 @@
-// Compiled without fused multiply-adds: bytes are the same on every machine.
+// Compiled without fused multiply-adds, so that the bytes are the same on every machine.
 #include "kernels/cpu/estimation/adaptive/row_sample.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void RowSample::quantise(const float* rows, int64_t num_rows) {
   for (size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = steps.round(rows[i]);
 }
 
-// |n a - sum|^2 / n less |sum|^2 / n, which all rows share.
+// Compares |n a - sum|^2 / n minus |sum|^2 / n, which all rows share.
 int64_t RowSample::furthest_from_mean() const {
   const int64_t num_rows = std::ssize(distances_);
   std::vector<int64_t> sum(static_cast<size_t>(dim_));

@@ -54,7 +54,7 @@ void RowScan::add_row(const float* query, int64_t position) {
   positions_.push_back(position);
 }
 
-// Page after page, so that its keys are read once for the rows of all tiles behind it.
+// Goes page by page, so that the keys of a page are read once for the rows of all tiles behind it.
 void RowScan::find_maxima(std::span<const RowTile> tiles) {
   const int64_t end = first_row_.back();
   size_t tile = 0;  // the first whose rows see all of the page
@@ -70,7 +70,7 @@ void RowScan::find_maxima(std::span<const RowTile> tiles) {
   }
 }
 
-// The diagonal page, of which a row sees the keys up to its own.
+// Handles the diagonal page, of which a row sees only the keys up to its own.
 void RowScan::mask_diagonal(const RowTile& tile, int64_t first_row, int64_t num_rows) {
   const int64_t diagonal = causal_pages(tile) - 1;
   for (int64_t i = 0; i < num_rows; ++i) {

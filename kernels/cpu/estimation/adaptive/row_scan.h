@@ -16,18 +16,18 @@
 
 namespace millrace::kernels::cpu {
 
-// Working memory of one thread. Outlives neither `params` nor `pages`.
+// Working memory of one thread. `params` and `pages` must outlive it.
 class RowScan {
  public:
-  // Of params.heads[number], whose keys `pages` has.
+  // Scans for params.heads[number], whose keys are in `pages`.
   RowScan(const AdaptiveParams& params, size_t number, const KeyPages& pages,
           const Context& context);
 
   // Positions of the tiles ascend.
   void scan(std::span<const RowTile> tiles);
 
-  // Of the `tile`-th tile of the last scan: how many of its rows were sampled, and the masses of
-  // the pages that sampled row `row` may see, up to a factor of the row.
+  // For the `tile`-th tile of the last scan: how many of its rows were sampled, and the masses of
+  // the pages that sampled row `row` may see, up to a factor that depends on the row.
   int64_t num_rows(size_t tile) const { return first_row_[tile + 1] - first_row_[tile]; }
   void masses(size_t tile, int64_t row, int64_t num_pages, float* masses) const;
 
@@ -48,7 +48,7 @@ class RowScan {
   RowSample sample_;
   std::vector<float> tile_rows_;
   std::vector<int64_t> first_row_;  // of each tile, and the end
-  std::vector<float> rows_;         // [rows, dim] values of float16
+  std::vector<float> rows_;         // [rows, dim], rounded to float16
   std::vector<int8_t> bytes_;       // [rows, dim]
   std::vector<float> steps_;        // [rows]
   std::vector<int64_t> positions_;  // [rows]

@@ -2,7 +2,7 @@
 
 namespace millrace::kernels::cpu {
 
-// Dot products of int8 (VNNI) are no level of their own: where the machine has them, they are the
+// int8 dot products (VNNI) are not a SimdLevel of their own. If the machine has them, they are the
 // fastest, and the sums are the same.
 const ScanKernels& scan_kernels(SimdLevel level) {
 #if defined(__x86_64__)

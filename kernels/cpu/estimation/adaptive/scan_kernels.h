@@ -1,7 +1,8 @@
-// The inner loop of the adaptive pattern's scan: rows times the keys of a page in int8, the largest
-// product of each row. Compiled once per instruction set from scan_kernels_impl.h.
+// The inner loop of the adaptive pattern's scan: multiplies rows with the keys of a page in int8,
+// and finds the largest product of each row. Compiled once per instruction set from
+// scan_kernels_impl.h.
 //
-// Sums of integers are exact: all instruction sets, and a GPU, find the same maxima.
+// Integer sums are exact, so all instruction sets, and GPUs, find the same maxima.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +11,17 @@
 
 namespace millrace::kernels::cpu {
 
-// Keys of a page, as many as kPageTokens, in the order of the products: for each four channels the
-// four bytes of every key, [dim / 4, kScanKeys, 4].
+// Keys of a page (equals kPageTokens). They are stored in the order of the products: for every four
+// channels, four bytes of each key, [dim / 4, kScanKeys, 4].
 inline constexpr int64_t kScanKeys = 64;
 inline constexpr int64_t kScanChannels = 4;
 
-// Where channel d of a key lies within its page.
+// The offset of channel d of a key within its page.
 inline constexpr int64_t scan_offset(int64_t key, int64_t d) {
   return (d / kScanChannels * kScanKeys + key) * kScanChannels + d % kScanChannels;
 }
 
-// One page against rows of [dim] int8; dim is a multiple of 4.
+// One page, to be multiplied with rows of [dim] int8; dim is a multiple of 4.
 struct ScanPage {
   const int8_t* keys = nullptr;   // [dim / 4, kScanKeys, 4]
   const int32_t* sums = nullptr;  // [kScanKeys] of each key's channels

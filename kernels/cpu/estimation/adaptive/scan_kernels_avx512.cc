@@ -5,12 +5,12 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// Vector operators where GCC 12 warns of its own intrinsics.
+// Vector operators in place of intrinsics for which GCC 12 gives warnings.
 typedef int16_t Int16s __attribute__((vector_size(64)));
 typedef int32_t Int32s __attribute__((vector_size(64)));
 
-// 16 keys. Bytes are widened to 16 bits, the even ones and the odd ones apart, so that a product of
-// pairs adds them up without overflow.
+// 16 keys. Even and odd bytes are widened to 16 bits separately, so that products of pairs are
+// summed without overflow.
 struct Keys {
   static constexpr int kCount = 16;
   static constexpr int kWide = 2;

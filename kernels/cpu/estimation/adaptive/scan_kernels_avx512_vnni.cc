@@ -5,11 +5,11 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// Vector operators where GCC 12 warns of its own intrinsics.
+// Vector operators in place of intrinsics for which GCC 12 gives warnings.
 typedef int32_t Int32s __attribute__((vector_size(64)));
 
-// 16 keys. The instruction multiplies unsigned with signed bytes: rows are shifted by 128, and the
-// sums begin with what that adds.
+// 16 keys. The instruction multiplies unsigned with signed bytes, so rows are shifted by 128, and
+// the initial sums compensate for that.
 struct Keys {
   static constexpr int kCount = 16;
   static constexpr int kWide = 4;

@@ -1,12 +1,12 @@
-// Bodies of ScanKernels. Included only by scan_kernels_<level>.cc, which define `Keys` before: a
-// vector of sums, one a key, with
-//   kCount              keys of a vector
-//   start(sums)         what the sums begin with, given the sums of the keys' channels
-//   add(keys, row)      adds the products of four channels; `row` has those of one row
-//   larger(other)       the larger of two, key by key
+// Bodies of ScanKernels. Included only by scan_kernels_<level>.cc, which first define `Keys`, a
+// vector of sums, one for each key, with
+//   kCount              keys in a vector
+//   start(sums)         the initial sums, given the sums of the keys' channels
+//   add(keys, row)      adds the products of four channels; `row` has the channels of one row
+//   larger(other)       the larger of both, key by key
 //   store(out)
-// and are compiled with that level's flags (CMakeLists.txt). As in row_kernels_impl.h, nothing here may
-// call an inline function of another header.
+// and are compiled with that level's flags (CMakeLists.txt). As in row_kernels_impl.h, nothing here
+// may call an inline function of another header.
 #pragma once
 
 #include "kernels/cpu/estimation/adaptive/scan_kernels.h"

@@ -13,7 +13,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// Columns share a word with a bit per tile of a group (kernels/cuda/sm90/attention/attention_walk.cuh).
+// A column shares a word with one bit per tile of a group
+// (kernels/cuda/sm90/attention/attention_walk.cuh).
 constexpr int64_t kMaxTokens = int64_t{1} << 28;
 
 void check_params(const AttentionParams& params) {
@@ -50,7 +51,7 @@ struct GroupPlan {
   int32_t num_parts = 0;
 };
 
-// Rows of tiles side by side; a dense tile is never grouped with one that is not.
+// Groups consecutive tiles; a dense tile is never grouped with one that is not.
 std::vector<TileGroup> tile_groups(const AttentionParams& params, int64_t dense_from) {
   const int64_t max_rows = group_tiles(params.kv.head_dim) * kTileRows;
   std::vector<TileGroup> groups;
@@ -75,7 +76,7 @@ std::vector<TileGroup> tile_groups(const AttentionParams& params, int64_t dense_
   return groups;
 }
 
-// The pages that its rows see keys of.
+// Sets the pages of which the group's rows see keys.
 void set_pages(TileGroup& group, int32_t window) {
   group.first_page = std::max(group.position + 1 - window, 0) / static_cast<int32_t>(kPageTokens);
   group.end_page =
@@ -106,11 +107,11 @@ void cut_by_keys(TileGroup group, GroupPlan& plan) {
                       .num_parts = plan.num_parts - first_part});
 }
 
-// How many heads take turns, item by item. Those of a kv head read the same keys and values, and
-// where a head has few groups the last ones do not even out what the long first ones of the last
-// head leave: so as many as give a multiprocessor two items, and no odd part of a kv head's.
-// Several kv heads only as far as the L2 cache holds them, or two where query heads have their own
-// (docs/notebook/gpus.md).
+// How many heads take turns, item by item. Heads of one kv head read the same keys and values. If a
+// head has few groups, the short last ones do not even out the long first ones of the last head. So
+// enough heads take turns to give each multiprocessor two items: an equal part of a kv head's
+// heads, or those of several kv heads, as far as the L2 cache holds these, but two if each query
+// head has its own kv head (docs/notebook/gpus.md).
 int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num_groups,
                         const Context& context) {
   const int64_t enough = ceil_div(2 * int64_t{context.num_sms}, num_groups);
@@ -125,8 +126,8 @@ int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num
 }
 
 // Longest first: under any index a tile's cost grows with its position, and the last items to
-// finish should be short. The last rows are cut under a window too: ranks that share them out
-// (worker/engine/dense_rows.h) have no others then.
+// finish should be short. The last rows are also cut under a window: ranks that divide them
+// (worker/engine/dense_rows.h) then have no others.
 GroupPlan plan_groups(const AttentionParams& params, int32_t window) {
   const int64_t dense_from = first_dense_position(params.kv.num_tokens);
   GroupPlan plan;

@@ -1,4 +1,4 @@
-// What the attention kernel is launched with, and how rows are grouped for it.
+// The arguments of the attention kernel, and how rows are grouped for it.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,29 @@ namespace millrace::kernels::cuda {
 // (docs/notebook/attention.md).
 inline constexpr int kGroupTiles = kGroupRows / kTileRows;
 inline constexpr int kMaxGroupRows = static_cast<int>(kGroupRows);
-// Of them, those that a block has registers for: a tile's output takes 128 a thread at a head_dim of 256.
+// How many of them a block has registers for: at a head_dim of 256, a tile's output takes 128
+// registers of each thread.
 constexpr int group_tiles(int head_dim) {
   return head_dim > 128 ? 2 : kGroupTiles;
 }
 
 inline constexpr int32_t kWhole = -1;
 
-// Longer than any prompt, and what positions add to or take from it fits 32 bits.
+// Longer than any prompt, yet sums and differences with positions fit 32 bits.
 inline constexpr int32_t kNoWindow = int32_t{1} << 30;
 
-// Up to that many tiles that follow each other in position and in the rank's rows. The last rows
-// of a prompt, which run densely, take far longer than others do under a sparse index: they are cut
-// by keys into parts, whose results are merged.
+// Up to group_tiles() tiles that are consecutive in position and in the rank's rows. The last rows
+// of a prompt, which run densely, take far longer than others do under a sparse index. Their groups
+// are cut by keys into parts, whose results are merged.
 struct TileGroup {
   int32_t local_row = 0;
   int32_t position = 0;
-  int32_t first_tile = 0;  // local number of the first of them
+  int32_t first_tile = 0;  // local number of the first tile
   int32_t num_rows = 0;
-  // Dense groups only: pages that hold keys of any row.
+  // Dense groups only: the pages that hold keys of any of the rows.
   int32_t first_page = 0;
   int32_t end_page = 0;
-  int32_t part = kWhole;  // which part of all that are cut, else kWhole
+  int32_t part = kWhole;  // number among the parts of all cut groups, or kWhole if not cut
 };
 
 // The parts of one group: numbers [first_part, first_part + num_parts).
@@ -45,14 +46,15 @@ struct CutGroup {
   int32_t num_parts = 0;
 };
 
-// What a part leaves of a row: its output is relative to base and not yet divided by sum.
+// The softmax state of a row in one part: the part's output is relative to base and not yet divided
+// by sum.
 struct RowStatistics {
   float base = 0;  // in powers of two
   float sum = 0;
 };
 
 // Pointers are device memory; layouts as in AttentionParams. Elements of Q, K, V and the output are
-// bits: whose, bfloat16 or float16, is a parameter of the kernel.
+// raw bits; a template parameter of the kernel says whether they are bfloat16 or float16.
 struct AttentionArguments {
   const uint16_t* q = nullptr;
   const uint16_t* k = nullptr;
@@ -60,11 +62,11 @@ struct AttentionArguments {
   uint16_t* out = nullptr;
   float* lse = nullptr;
   const float* sinks = nullptr;                 // or null
-  unsigned long long* covered_pairs = nullptr;  // zero at the start, or null
+  unsigned long long* covered_pairs = nullptr;  // zero before the launch, or null
   int64_t num_rows = 0;
   int64_t token_stride = 0;
   int64_t dense_from = 0;  // groups from this position on run densely; 0: no list is read
-  // Keys that a row sees: itself and those before it. Below kNoWindow all groups are dense.
+  // Number of keys that a row sees, itself included. Below kNoWindow all groups are dense.
   int32_t window = kNoWindow;
   int32_t num_query_heads = 0;
   int32_t heads_per_kv_head = 0;
@@ -72,10 +74,10 @@ struct AttentionArguments {
   IndexView index;
   const TileGroup* groups = nullptr;  // longest first
   int32_t num_groups = 0;
-  // Items come head by head, or some heads at a time where one alone has too few groups to end
-  // evenly on all multiprocessors.
+  // Work items are ordered head by head, or some heads at a time if one head has too few groups for
+  // all multiprocessors to finish at about the same time.
   int32_t heads_at_a_time = 1;
-  uint32_t* next_item = nullptr;  // zero at the start
+  uint32_t* next_item = nullptr;  // zero before the launch
   int32_t num_parts = 0;
   float* part_out = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows, head_dim]
   RowStatistics* part_statistics = nullptr;  // [num_query_heads, num_parts, kMaxGroupRows]

@@ -44,7 +44,7 @@ class AttentionGatherer {
   }
 
  private:
-  // Which of the columns the tiles attend to.
+  // Finds out which of the columns the tiles attend to.
   __device__ void choose(const WorkItem& item, int32_t first_column) {
     if (item.head != head_) {
       head_ = item.head;
@@ -90,14 +90,14 @@ class AttentionGatherer {
     }
   }
 
-  // Once what was copied has landed.
+  // Arrives once the copied data has landed.
   __device__ void arrive(uint64_t* full) const {
     ptx::barrier_arrive_after_copies(full);
     if (lane_ == 0) ptx::barrier_arrive(full);
   }
 
-  // 16 bytes a lane, a row of K and of V by neighbouring lanes, into the swizzled panels; rows that
-  // no tile attends to become zeros.
+  // Copies 16 bytes per lane, a row of K and of V by neighbouring lanes, into the swizzled panels.
+  // Rows that no tile attends to become zeros.
   template <bool kKeys, bool kValues>
   __device__ void copy_rows(int32_t head, int stage) {
     constexpr int kChunks = kHeadDim / 8;
@@ -123,13 +123,13 @@ class AttentionGatherer {
 
   Shared& shared_;
   const AttentionArguments& arguments_;
-  int warp_ = 0;  // of the producers
+  int warp_ = 0;  // among the producers
   int32_t head_ = kNoHead;
   HeadLists lists_;
-  // Of the columns at hand.
+  // State of the current columns.
   int32_t keys_[2];  // of rows `lane` and `lane` + 32 of the slot
   uint64_t mask_[kTiles];
-  int32_t last_key_ = 0;  // that a tile attends to
+  int32_t last_key_ = 0;  // the last that a tile attends to
   int64_t pairs_ = 0;
   const int lane_ = static_cast<int>(threadIdx.x % kWarp);
 };

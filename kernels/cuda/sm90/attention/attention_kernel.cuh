@@ -1,5 +1,5 @@
-// The attention kernel: a persistent grid of one block per multiprocessor; in each a warpgroup that
-// brings keys and values, and one warpgroup per row tile of the group at hand.
+// The attention kernel: a persistent grid of one block per multiprocessor. Each block has a
+// warpgroup that loads keys and values, and one warpgroup per row tile of the current group.
 #pragma once
 
 #include "kernels/cuda/runtime/check.h"
@@ -11,7 +11,8 @@
 
 namespace millrace::kernels::cuda {
 
-// Four warpgroups start with 128 registers a thread, three with 168; these deal the same number out again.
+// Threads of four warpgroups start with 128 registers, those of three with 168; these redistribute
+// the same total.
 template <int kHeadDim>
 struct AttentionBlock {
   static constexpr int kTiles = group_tiles(kHeadDim);

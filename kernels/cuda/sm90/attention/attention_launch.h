@@ -1,4 +1,4 @@
-// The attention kernel's launches, one translation unit per shape.
+// Launches of the attention kernel, one translation unit per shape.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,8 @@ template <typename Element, int kHeadDim>
 void launch_attention(const AttentionArguments& arguments, const KvSlab& kv, int num_blocks,
                       cudaStream_t stream);
 
-// After it: rows of groups that were cut. `groups` is device memory; `dtype` that of the output.
+// After launch_attention: merges the rows of groups that were cut. `groups` is device memory;
+// `dtype` is that of the output.
 void merge_parts(const AttentionArguments& arguments, const CutGroup* groups, int num_groups,
                  int head_dim, DType dtype, cudaStream_t stream);
 

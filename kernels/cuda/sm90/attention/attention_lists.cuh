@@ -1,18 +1,19 @@
-// What the lists of a head give a row tile, bit by bit: kernels/index/coverage.h on the device.
+// The keys that the lists of a head give a row tile, as bits: kernels/index/coverage.h on the
+// device.
 #pragma once
 
 #include "kernels/cuda/sm90/attention/attention_ring.cuh"
 
 namespace millrace::kernels::cuda {
 
-// Bits [begin, end) of a slot, clipped to it.
+// A mask of bits [begin, end), clipped to the slot.
 __device__ inline uint64_t interval_mask(int32_t begin, int32_t end) {
   begin = max(begin, 0);
   end = min(end, kSlotKeys);
   return begin < end ? (~uint64_t{0} >> (kSlotKeys - (end - begin))) << begin : 0;
 }
 
-// The first number in [0, count) for which `holds` is false, where it is true for all before it.
+// The first number in [0, count) for which `holds` is false; it must be true for all before it.
 template <typename Predicate>
 __device__ inline int32_t partition_point(int32_t count, Predicate&& holds) {
   int32_t first = 0;
@@ -35,7 +36,7 @@ struct HeadLists {
   const int32_t* columns;
   int32_t num_columns;
 
-  // `near` is this warp's own.
+  // `near` belongs to this warp.
   __device__ static HeadLists of(const AttentionArguments& arguments, int32_t head,
                                  Band (&near)[kNearBands]) {
     const IndexView& index = arguments.index;
@@ -78,7 +79,7 @@ struct HeadLists {
   }
 };
 
-// A sum over the lanes of a warp, added to the count of covered pairs of each query head.
+// Adds the sum of `pairs` over the lanes of a warp to the count of covered pairs of the query head.
 __device__ inline void add_pairs(const AttentionArguments& arguments, int32_t head, int64_t pairs) {
   if (arguments.covered_pairs == nullptr) return;
 #pragma unroll

@@ -7,8 +7,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// One block a row and head, one thread an element of it. Parts are added in the order of their
-// keys, so the result is the same in every run.
+// One block per row and head, one thread per element. Parts are added in the order of their keys,
+// so the result is the same in every run.
 template <typename Element>
 __global__ void merge_kernel(const __grid_constant__ AttentionArguments arguments,
                              const CutGroup* groups, int head_dim) {
@@ -33,7 +33,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments argument
     out += factor * arguments.part_out[place(part) * head_dim + column];
   }
   const int64_t local_row = group.local_row + row;
-  // The sink is no part's but the row's.
+  // The sink belongs to the row, not to a part.
   const float all = sum + sink_weight(arguments.sinks, head, base);
   arguments.out[(local_row * arguments.num_query_heads + head) * head_dim + column] =
       narrow<Element>(sum > 0 ? out / all : 0.0F).bits;

@@ -1,6 +1,6 @@
-// The shared memory of the attention kernel: a ring of slots, each 64 keys and their values with a
-// description of what they are, filled by the producer warpgroup and read by a warpgroup per row
-// tile. One producer warp walks the lists and brings consecutive keys; the other three gather
+// The shared memory of the attention kernel: a ring of slots, each with 64 keys, their values and a
+// description of them. The producer warpgroup fills the slots, and one warpgroup per row tile reads
+// them. One producer warp walks the lists and loads consecutive keys; the other three gather
 // columns into the slots that it orders.
 #pragma once
 
@@ -13,21 +13,21 @@ namespace millrace::kernels::cuda {
 inline constexpr int kSlotKeys = 64;
 inline constexpr int kWarp = 32;
 inline constexpr int kWarpgroup = 128;
-// A slot is full when all lanes of the warp that fills it have arrived, its first lane once more
-// for the bytes that the copy engine brings.
+// A slot is full when all lanes of the warp that fills it have arrived, and its first lane once
+// more for the bytes that the copy engine loads.
 inline constexpr uint32_t kFullArrivals = kWarp + 1;
 // What a tile does with a slot.
 enum class Action : int32_t {
   kSkip,    // no key is its own
   kWhole,   // all keys, for all rows
-  kMasked,  // the keys of its mask, and of those each row as far as its position
-  kGather,  // the same, of keys gathered from all over
+  kMasked,  // the keys of its mask; each row sees them up to its position
+  kGather,  // the same, for gathered keys
   kMarker,  // no keys: a work item begins, or the end has come
 };
 
 struct TileTask {
   Action action;
-  // How many of the next slots have nothing for the tile: it need not look at what they are.
+  // How many of the next slots have nothing for the tile, which need not look at them.
   int32_t pass_over;
 };
 
@@ -48,11 +48,12 @@ struct Slot {
   WorkItem item;  // of a marker
 };
 
-// Block lists become bits, a window of this many pages at a time.
+// Block lists are turned into bits, for a window of this many pages at a time.
 inline constexpr int kWindowPages = 16384;
 inline constexpr int kWindowWords = kWindowPages / 32;
-// A slot of columns to be gathered. It is announced first: which columns it needs is found out
-// while the ring has no room for them yet. Then it is placed, with where they go.
+// An order to gather a slot of columns. It is announced first, so that the gather warp can find out
+// which columns are needed while the ring has no room for them yet. Then it is placed, with the
+// stage to fill.
 struct ColumnOrder {
   WorkItem item;
   int32_t first_column;  // in the head's list
@@ -60,12 +61,12 @@ struct ColumnOrder {
   int32_t pass_over[kGroupTiles];
 };
 inline constexpr int kGatherWarps = kWarpgroup / kWarp - 1;
-// Open at a time are one announced order a gather warp, and no more placed ones than the ring has
-// slots.
+// At any time there are at most one announced order per gather warp, and as many placed ones as the
+// ring has slots.
 inline constexpr int kOrders = 16;
 
-// Bands of a head that a producer warp copies near: their searches are chains of loads, which
-// queries drive out of the L1 cache.
+// Bands of a head that a producer warp copies to shared memory: searching them is a chain of loads,
+// and queries evict them from the L1 cache.
 inline constexpr int kNearBands = 256;
 
 // The swizzle's pattern repeats every 1,024 bytes.
@@ -80,11 +81,12 @@ struct alignas(kSharedAlignment) AttentionShared {
   // __syncwarp, is no faster, and no tool that looks for races sees the order it gives.
   static constexpr uint32_t kEmptyArrivals = kTiles * kWarpgroup;
   static constexpr uint32_t kTileBytes = kSlotKeys * kHeadDim * 2;
-  // Of so few slots keys and values come and go by barriers of their own: keys of the next slot but one
-  // while values of this one are still to be added. What describes a slot goes with its keys.
+  // With so few slots, keys and values have separate barriers: keys of the next slot but one can be
+  // loaded while the values of this slot are still to be added. The description of a slot goes with
+  // its keys.
   static constexpr bool kApart = kHeadDim == 256;
 
-  // As the copy engine and the tensor cores want them: panels of 64 columns, 128-byte swizzle.
+  // In the layout of the copy engine and the tensor cores: panels of 64 columns, 128-byte swizzle.
   uint16_t q[kTiles][kTileRows * kHeadDim];
   uint16_t k[kStages][kSlotKeys * kHeadDim];
   uint16_t v[kStages][kSlotKeys * kHeadDim];
@@ -103,7 +105,7 @@ struct alignas(kSharedAlignment) AttentionShared {
 // The rows of one tile of a group.
 struct TileRows {
   int32_t position;
-  int32_t num_rows;  // 0 where the group has no such tile
+  int32_t num_rows;  // 0 if the group has no such tile
 
   __device__ TileRows(const TileGroup& group, int tile)
       : position(group.position + tile * static_cast<int>(kTileRows)),

@@ -17,8 +17,8 @@ __device__ inline float log_sum_exp(float base_log2, float sum) {
   return sum > 0 ? (base_log2 + log2f(sum)) * kLn2 : -INFINITY;
 }
 
-// What a head's sink adds to the sum of a row, which is relative to base. Where that is far below the
-// sink, infinity, and the row comes to nothing.
+// What a head's sink adds to the sum of a row, relative to base. If base is far below the sink, it
+// is infinity, and the row's output becomes zero.
 __device__ inline float sink_weight(const float* sinks, int32_t head, float base_log2) {
   constexpr float kLog2E = 1.44269504088896341F;
   return sinks == nullptr ? 0.0F : exp2f(sinks[head] * kLog2E - base_log2);
@@ -78,7 +78,7 @@ class AttentionConsumer {
     share_queries();
   }
 
-  // Each warp brings the 16 rows that its part of the products reads; 16 bytes a lane, into the
+  // Each warp copies the 16 rows that its part of the products reads, 16 bytes per lane, into the
   // swizzled panels.
   __device__ void share_queries() {
     constexpr int kChunks = kHeadDim / 8;
@@ -278,11 +278,11 @@ class AttentionConsumer {
     }
   }
 
-  // Scores become weights, powers of two relative to a base. What was summed before is to be
-  // multiplied by `rescale` where this returns true. The base follows the largest score only when
-  // weights would otherwise exceed their range: they stay far inside float32, and the outputs are
-  // seldom rescaled (as in FlashAttention-4). One decision a warp, so that the rescaling is no
-  // divergent branch.
+  // Turns scores into weights, powers of two relative to a base. If it returns true, earlier sums
+  // must be multiplied by `rescale`. The base follows the largest score only when weights would
+  // otherwise exceed their range: they stay far inside float32, and the outputs are seldom rescaled
+  // (as in FlashAttention-4). The warp decides as one, so that the rescaling is no divergent
+  // branch.
   __device__ bool online_softmax(float (&rescale)[2]) {
     constexpr float kSlackLog2 = WeightRange<Element>::kSlackLog2;
     float row_max[2];
@@ -295,9 +295,9 @@ class AttentionConsumer {
     return grown;
   }
 
-  // Of both rows, over the four threads that share them, in powers of two.
+  // The maxima of both rows, over the four threads that share them, in powers of two.
   __device__ void find_row_max(float (&row_max)[2]) const {
-    // In four chains a row: one alone is as slow as the latency of its steps.
+    // In four chains per row: a single one would be limited by the latency of its steps.
     constexpr int kChains = 4;
     float chains[2][kChains];
 #pragma unroll
@@ -403,7 +403,7 @@ class AttentionConsumer {
     ptx::barrier_wait(&shared_.full[cursor_.stage], cursor_.parity);
   }
 
-  // Of the slot whose values are pending, where they have a barrier of their own.
+  // Waits for the values of the pending slot, if they have a barrier of their own.
   __device__ void wait_values(int stage) {
     if constexpr (Shared::kApart) {
       ptx::barrier_wait(&shared_.full_values[stage], pending_parity_);
@@ -411,8 +411,9 @@ class AttentionConsumer {
     }
   }
 
-  // The slot at the cursor, of which the tile takes nothing. Keys come before all tiles are done with the
-  // values of the slot before: an arrival that did not wait for these to come would count among theirs.
+  // Releases the slot at the cursor, of which the tile takes nothing. Its keys may come before all
+  // tiles are done with the values of the previous use of the slot. So it first waits for its own
+  // values: otherwise its arrival would count as one for the previous values.
   __device__ void release() {
     ptx::barrier_arrive(&shared_.empty[cursor_.stage]);
     if constexpr (Shared::kApart) {
@@ -420,7 +421,7 @@ class AttentionConsumer {
       ptx::barrier_arrive(&shared_.empty_values[cursor_.stage]);
     }
   }
-  // Of a slot whose keys are released, where they were released apart.
+  // Releases the values of a slot whose keys were released separately.
   __device__ void release_values(int stage) {
     ptx::barrier_arrive(Shared::kApart ? &shared_.empty_values[stage] : &shared_.empty[stage]);
   }
@@ -433,12 +434,12 @@ class AttentionConsumer {
       static_cast<int>(threadIdx.x % kWarpgroup / kWarp * 16 + threadIdx.x % kWarp / 4);
   const int pair_ = static_cast<int>(threadIdx.x % 4);
   RingCursor<Shared::kStages> cursor_;
-  // Where keys and values have barriers of their own.
+  // Used if keys and values have separate barriers.
   uint32_t pending_parity_ = 0;
   bool pending_is_gathered_ = false;
   int32_t head_ = 0;
   int32_t position_ = 0;
-  int32_t num_rows_ = 0;  // from 64 on all of the tile's; none where not above 0
+  int32_t num_rows_ = 0;  // 64 or more: all of the tile; 0 or less: none
   int32_t local_row_ = 0;
   int32_t part_ = kWhole;
   uint32_t weights_[kScores / 2];

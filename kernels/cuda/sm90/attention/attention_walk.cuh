@@ -50,7 +50,7 @@ class AttentionWalker {
     push_marker({.head = head_, .group = group_});
   }
 
-  // The tiles read their queries when they come to the marker.
+  // The tiles read their queries when they reach the marker.
   __device__ void prefetch_queries() {
     constexpr int kLineElements = 64;  // of 128 bytes
     constexpr int32_t kLines = kHeadDim / kLineElements;
@@ -91,7 +91,7 @@ class AttentionWalker {
     }
   }
 
-  // The first key that a row sees; below 0 where it sees all before it.
+  // The first key that a row sees; below 0 if it sees all keys before it.
   __device__ int32_t first_seen(int32_t row) const {
     return row + 1 - arguments_.window;
   }
@@ -110,7 +110,7 @@ class AttentionWalker {
       if (i >= 0) {
         begin = max(first.position - lists_.bands[i].hi, 0);
         end = end_row - lists_.bands[i].lo;
-        // What the band before has already fetched for any of the tiles.
+        // Leaves out what the previous band has already fetched for any of the tiles.
         if (i + 1 < used) begin = max(begin, end_row - lists_.bands[i + 1].lo);
       }
       const int32_t count = end > begin ? (end - begin + kSlotKeys - 1) / kSlotKeys : 0;
@@ -140,7 +140,7 @@ class AttentionWalker {
     const int32_t key = __shfl_sync(~0u, begin, owner) + (slot - before) * kSlotKeys;
     const int32_t slot_end = min(key + kSlotKeys, __shfl_sync(~0u, end, owner));
     uint64_t mask[kTiles] = {};
-    // The band's own keys, and those that nearer bands give one of the tiles already.
+    // The band's own keys, and those of the slot that nearer bands give one of the tiles.
     for (int32_t b = base - owner; present && b >= 0; --b) {
       const Band band = lists_.bands[b];
       if (group_.position - band.hi >= slot_end) break;
@@ -173,7 +173,7 @@ class AttentionWalker {
 
   __device__ void walk_pages() {
     const int32_t num_pages = (group_.position + group_.num_rows + kSlotKeys - 1) / kSlotKeys;
-    // Lists of all three kinds together: no builder makes them, so every page is looked at.
+    // No builder makes lists of all three kinds together, so here every page is looked at.
     const bool mixed = lists_.num_bands > 0 || lists_.num_columns > 0;
     for (int32_t window = 0; window < num_pages; window += kWindowPages) {
       const int32_t num_words = (min(num_pages - window, kWindowPages) + kWarp - 1) / kWarp;
@@ -241,7 +241,7 @@ class AttentionWalker {
     for (int i = 0; i < kGatherWarps; ++i) announce_columns();
   }
 
-  // Read ahead: by the time it is asked for it has arrived.
+  // Read ahead, so that it has arrived by the time it is needed.
   __device__ void read_announced_key() {
     announced_key_ =
         announced_column_ < lists_.num_columns ? lists_.columns[announced_column_] : INT_MAX;
@@ -294,7 +294,7 @@ class AttentionWalker {
     return shared_.slots[cursor_.stage];
   }
 
-  // Where they have barriers of their own.
+  // Used if they have barriers of their own.
   __device__ void acquire_values() {
     if constexpr (Shared::kApart) {
       ptx::barrier_wait(&shared_.empty_values[cursor_.stage], cursor_.parity ^ 1);
@@ -317,8 +317,8 @@ class AttentionWalker {
     cursor_.advance();
   }
 
-  // The candidates of all lanes, those without keys left out; columns alternate with them, so that
-  // gathering overlaps with the rest.
+  // Pushes the candidates of all lanes, except those without keys. Columns alternate with them, so
+  // that gathering overlaps with the rest.
   __device__ void push_batch(int32_t key, const uint64_t (&mask)[kTiles]) {
     uint32_t wanted = 0;  // lanes
     uint32_t wanted_by[kTiles];
@@ -337,7 +337,7 @@ class AttentionWalker {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         slot_mask[t] = __shfl_sync(~0u, mask[t], source);
-        // Lanes before the next one that the tile wants.
+        // The lanes before the next one that the tile wants.
         const uint32_t own = wanted_by[t] & wanted;
         pass_over[t] = __popc(wanted & ((own & -own) - 1));
       }

@@ -1,4 +1,4 @@
-// One query row a head over keys it may all see (flash-decoding): bound by reading K and V once.
+// One query row per head, which sees all keys (flash-decoding). Bound by reading K and V once.
 //
 // 1. A thread block takes one split of the tokens and up to four query heads of one kv head. Its
 //    threads are slots of head_dim / 8 lanes; slot s takes keys s, s + slots, ..., each lane eight
@@ -24,7 +24,7 @@ constexpr int kVector = 8;
 constexpr int kWarpThreads = 32;
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpThreads;
-constexpr int kHeads = 4;  // of a block: their states and queries are 80 registers a thread
+constexpr int kHeads = 4;  // per block: their states and queries take 80 registers per thread
 constexpr int kMaxHeadDim = kWarpThreads * kVector;
 
 // Fewer keys than this are not worth another thread block.
@@ -141,7 +141,7 @@ __device__ void add_split(const DecodeProblem<Element>& p, const KeyLanes& place
   }
 }
 
-// The slots of each warp into its first, and those of all warps into shared memory.
+// Merges the slots of each warp into its first, and writes those of all warps to shared memory.
 __device__ void share_states(const KeyLanes& place, SoftmaxState (&states)[kHeads],
                              DecodeShared& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
@@ -159,7 +159,7 @@ __device__ void share_states(const KeyLanes& place, SoftmaxState (&states)[kHead
   __syncthreads();
 }
 
-// The first warp's state of a head and those of the others: the split's.
+// Merges the first warp's state of a head with those of the others into that of the split.
 __device__ SoftmaxState merge_warps(SoftmaxState state, const DecodeShared& shared, int head,
                                     int element) {
   for (int w = 1; w < kWarps; ++w) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A thread block a query head, a thread an element.
+// One thread block per query head, one thread per element.
 __global__ void decode_merge_kernel(const Parts parts, int num_splits, float* out, float* lse) {
   const int64_t head = blockIdx.x;
   const int head_dim = static_cast<int>(blockDim.x);
@@ -234,7 +234,7 @@ void decode_attention(const DecodeAttentionParams& params, Context& context) {
            kv.num_kv_heads);
   const int32_t group = heads / kv.num_kv_heads;
   const int64_t chunks = ceil_div(group, kHeads);
-  // Two blocks a multiprocessor hide each other's loads.
+  // Two blocks per multiprocessor hide each other's loads.
   const int64_t wanted = ceil_div(2 * context.num_sms, kv.num_kv_heads * chunks);
   const int64_t num_splits =
       std::clamp<int64_t>(ceil_div(kv.num_tokens, kMinSplitTokens), 1, wanted);

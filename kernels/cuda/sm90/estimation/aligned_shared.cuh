@@ -1,4 +1,4 @@
-// Dynamic shared memory as one object, aligned as the copy engine's swizzle wants it.
+// Dynamic shared memory as one object, aligned as the copy engine's swizzle requires.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ __device__ Shared& aligned_shared() {
       alignof(Shared));
 }
 
-// Bytes to launch with.
+// Bytes of dynamic shared memory to launch with.
 template <typename Shared>
 inline constexpr int kAlignedSharedBytes = static_cast<int>(sizeof(Shared) + alignof(Shared));
 

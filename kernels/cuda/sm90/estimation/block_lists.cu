@@ -1,5 +1,5 @@
-// Lists by count, scan and fill: place_kernel gives each tile its place in the head's array,
-// fill_kernel writes the pages.
+// Builds lists by count, scan and fill: place_kernel gives each tile its place in the head's array,
+// and fill_kernel writes the pages.
 #include "kernels/cuda/sm90/estimation/block_lists.h"
 
 #include "kernels/cuda/runtime/check.h"
@@ -19,7 +19,7 @@ struct PlaceShared {
   int64_t begins[kPlaceThreads];
 };
 
-// Sum of `value` over the threads before this one; shared.total becomes that of all.
+// The sum of `value` over the threads before this one; shared.total becomes the sum over all.
 __device__ int64_t sum_before(int64_t value, PlaceShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -38,7 +38,8 @@ __device__ int64_t sum_before(int64_t value, PlaceShared& shared) {
   return before;
 }
 
-// Where not all fit, whether one does depends on those before it: one thread.
+// If not all lists fit, whether one does depends on those before it, so one thread places them in
+// turn.
 __device__ void place_in_turn(PlaceShared& shared, int num_tiles, int64_t used, int64_t capacity) {
   for (int i = 0; i < num_tiles; ++i) {
     shared.begins[i] = used;
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
 
 constexpr int kFillThreads = 256;
 
-// A warp per tile, blockIdx.y the head's number; a lane per word of 32 pages.
+// One warp per tile, one lane per word of 32 pages. blockIdx.y is the head's number.
 __global__ void __launch_bounds__(kFillThreads)
     fill_kernel(const __grid_constant__ BlockListArguments arguments) {
   const IndexShape& shape = arguments.index.shape;

@@ -1,4 +1,4 @@
-// The pages of a tile while a block chooses them: bits in shared memory.
+// The pages of a tile, as bits in shared memory, while a block chooses them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class ChosenPages {
   __device__ ChosenPages(uint32_t* words, int32_t* count, int32_t num_pages)
       : words_(words), count_(count), num_pages_(num_pages) {}
 
-  // By all threads of the block, which then synchronises.
+  // Called by all threads of the block, which then synchronises.
   __device__ void clear() {
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < num_words();
          i += static_cast<int32_t>(blockDim.x)) {
@@ -23,11 +23,11 @@ class ChosenPages {
   }
 
   __device__ void add(int32_t page) { atomicOr(&words_[page / 32], 1U << (page % 32)); }
-  // 32 pages from 32 * word on.
+  // Adds pages among the 32 that begin at 32 * word.
   __device__ void add_word(int32_t word, uint32_t pages) {
     if (pages != 0) atomicOr(&words_[word], pages);
   }
-  // All pages, by the threads of a team: this one and every num_threads-th.
+  // Adds all pages, divided among the num_threads threads of a team.
   __device__ void add_all(int32_t thread, int32_t num_threads) {
     for (int32_t i = thread; i < num_words(); i += num_threads) {
       const int32_t bits = min(num_pages_ - 32 * i, 32);
@@ -35,8 +35,8 @@ class ChosenPages {
     }
   }
 
-  // By all threads, after all have added theirs and the block has synchronised. `tile` counts
-  // through all heads.
+  // Called by all threads, after all have added theirs and the block has synchronised. `tile`
+  // counts through the tiles of all heads.
   __device__ void store(const ChoiceTiles& tiles, int64_t tile) {
     uint32_t* out = tiles.chosen + tile * (tiles.page_stride / 32);
     int32_t count = 0;

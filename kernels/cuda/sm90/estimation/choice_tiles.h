@@ -1,14 +1,15 @@
-// What every choice of pages has: the tiles that pages are chosen for, and where the choice goes.
+// What all page choices share: the tiles that pages are chosen for, and where the choice is
+// written.
 #pragma once
 
 #include <cstdint>
 
 namespace millrace::kernels::cuda {
 
-// Pages of the longest prompt: 4M tokens.
+// The pages of the longest prompt, 4M tokens.
 inline constexpr int64_t kMaxChoicePages = 65536;
 
-// Pages that are scored together: what a row's length is padded to.
+// Pages that are scored together; rows are padded to a multiple of this.
 inline constexpr int kGroupPages = 64;
 
 // A batch of tiles of some heads, rows_per_tile rows of scores or masses each. Pointers are device

@@ -17,7 +17,7 @@ struct HeadForm {
   int32_t band_hi = -1;  // below 0: no band
 };
 
-// A thread block a head.
+// One thread block per head.
 __global__ void closed_form_kernel(const HeadForm* forms, const IndexView index) {
   const HeadForm form = forms[blockIdx.x];
   const IndexShape& shape = index.shape;

@@ -1,4 +1,4 @@
-// Head dims and elements the kernels are built for.
+// The head dimensions and element types that the kernels are built for.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace millrace::kernels::cuda {
 
-// Calls launch with the head dim, 64, 128 or 256 (check_slab), as a compile-time constant.
+// Calls launch with the head dimension (64, 128 or 256, see check_slab) as a compile-time constant.
 template <typename Launch>
 void for_head_dim(int32_t head_dim, const Launch& launch) {
   if (head_dim == 64) {
@@ -20,7 +20,7 @@ void for_head_dim(int32_t head_dim, const Launch& launch) {
   }
 }
 
-// Calls launch with an element of Q and K as well: launch(BFloat16{} or Float16{}, head_dim).
+// Likewise, with the element type of Q and K as well: launch(BFloat16{} or Float16{}, head_dim).
 template <typename Launch>
 void for_elements(DType dtype, int32_t head_dim, const Launch& launch) {
   dispatch_narrow_dtype(dtype, [&](auto element) {

@@ -1,4 +1,5 @@
-// Scores of the last rows against a chunk of keys, on the device: a warpgroup per head of a group.
+// Scores of the last rows against a chunk of keys, on the device: one warpgroup per head of a
+// group.
 #pragma once
 
 #include <cmath>
@@ -16,8 +17,8 @@ inline constexpr int kChunkTiles = static_cast<int>(kChunkKeys / kTileKeys);
 inline constexpr int kMaxGroupThreads = kGroupHeads * kGroupThreads;
 inline constexpr float kLog2E = std::numbers::log2e_v<float>;
 
-// Pointers are device memory; layouts as in LastRows. A block is a group (blockIdx.x) and a chunk
-// of keys (blockIdx.y).
+// Pointers are device memory; layouts as in LastRows. A block computes a group (blockIdx.x) and a
+// chunk of keys (blockIdx.y).
 struct LastRowsArguments {
   const uint16_t* q = nullptr;  // bits
   const HeadGroup* groups = nullptr;
@@ -69,7 +70,7 @@ __device__ void stream_last_row_scores(TileRing<kHeadDim>& ring, const CUtensorM
   int32_t next_key = static_cast<int32_t>(chunk.first_key) - kTileKeys;
   const auto next_box = [&] { return TileBox{next_key += kTileKeys, chunk.kv_head}; };
   int i = 0;
-  // The first row's position less the tile's first key: the last key that it sees.
+  // The last key of the tile that the first row sees: the row's position less the tile's first key.
   auto last_key = static_cast<int32_t>(arguments.first_position - chunk.first_key);
   stream_products(ring, k_map, rows, chunk.num_tiles, next_box,
                   [&](float(&scores)[kScoresPerThread]) {

@@ -1,4 +1,4 @@
-// Softmax statistics of the two rows of a thread, over tiles of scores as they come.
+// Softmax statistics of the two rows of a thread, accumulated over tiles of scores.
 #pragma once
 
 #include <cfloat>
@@ -8,7 +8,8 @@
 
 namespace millrace::kernels::cuda {
 
-// Of one row within one chunk, in powers of two: row_sum = sum of 2^(score - row_max).
+// The statistics of one row within one chunk, in powers of two: row_sum = sum of 2^(score -
+// row_max).
 struct RowStatistics {
   float row_max;
   float row_sum;
@@ -17,7 +18,7 @@ struct RowStatistics {
 // One of a thread's two rows, over the keys it has seen.
 class OnlineSoftmax {
  public:
-  // Elements e of `scores` with e / 2 % 2 == half are the row's.
+  // Elements e of `scores` with e / 2 % 2 == half belong to the row.
   __device__ void add(const float (&scores)[kScoresPerThread], int half) {
     float tile_max = scores[2 * half];
 #pragma unroll
@@ -34,7 +35,7 @@ class OnlineSoftmax {
     value_ = {row_max, sum};
   }
 
-  // Of the four threads that share the row.
+  // Merged over the four threads that share the row.
   __device__ RowStatistics merged() const {
     RowStatistics merged = value_;
 #pragma unroll
@@ -50,7 +51,7 @@ class OnlineSoftmax {
   }
 
  private:
-  // Not -inf: a row that sees no key of the chunk must not meet inf - inf.
+  // Not -inf, which would give inf - inf for a row that sees no key of the chunk.
   RowStatistics value_ = {-FLT_MAX, 0};
 };
 

@@ -36,7 +36,7 @@ class BatchDivision {
     return budget_.bytes_per_page * page_stride + budget_.bytes_per_tile;
   }
 
-  // As many tiles from `first` on as fit.
+  // Takes as many tiles from `first` on as fit.
   PageBatch take_tiles(int64_t first, int64_t num_heads) const {
     PageBatch batch = {.first_tile = first};
     for (int64_t tile = first; tile < std::ssize(tile_pages_); ++tile) {

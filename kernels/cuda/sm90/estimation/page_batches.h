@@ -1,4 +1,4 @@
-// How the tiles of a problem are divided, so that working memory is bounded.
+// Divides the tiles of a problem into batches, so that working memory is bounded.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,19 @@ struct PageBatch {
   int64_t page_stride = 0;  // the most pages of its tiles, a multiple of kGroupPages
 };
 
-// What a batch may take. A tile of one head takes bytes_per_page for each page of the stride and
-// bytes_per_tile besides.
+// The memory that a batch may take. A tile of one head takes bytes_per_page for each page of the
+// stride, plus bytes_per_tile.
 struct BatchBudget {
   int64_t bytes = 0;
   int64_t bytes_per_page = 0;
   int64_t bytes_per_tile = 0;
 };
 
-// As many consecutive tiles as fit with all heads of a group: a row of Q holds all heads, and early
-// tiles, which see few pages, do not pay for late ones. Where one tile of all heads does not fit,
-// fewer heads. A head's lists are written tile after tile, so its batches come in that order; groups
-// of heads, of which group_sizes are the sizes, come one after the other. `tile_pages`: what each
-// tile may see; not empty.
+// A batch has all heads of a group, because a row of Q holds all heads, and as many consecutive
+// tiles as fit, so that early tiles, which see few pages, do not take the memory of late ones. If
+// one tile of all heads does not fit, it has fewer heads. A head's lists are written tile after
+// tile, so its batches come in that order. Groups of heads, of the sizes group_sizes, come one
+// after the other. `tile_pages`: the number of pages that each tile may see; not empty.
 std::vector<PageBatch> page_batches(std::span<const int32_t> tile_pages,
                                     std::span<const size_t> group_sizes, const BatchBudget& budget);
 

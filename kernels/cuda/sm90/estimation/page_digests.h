@@ -1,4 +1,4 @@
-// What page_digests launches.
+// The launch of page_digests.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// Block lists from chosen pages, a batch of heads and tiles after the other, so that working memory
-// is bounded: what the patterns that score pages share on the host's side.
+// Builds block lists from chosen pages, one batch of heads and tiles after the other, so that
+// working memory is bounded. This is the host code that the patterns that score pages share.
 //
 //   PageLists lists(problem, context);
 //   for (const PageBatch& batch : lists.batches()) {
@@ -8,7 +8,7 @@
 //     lists.write(batch);
 //   }
 //
-// Lives no longer than the context's scratch.
+// Must not outlive the context's scratch memory.
 #pragma once
 
 #include <algorithm>
@@ -25,21 +25,21 @@ namespace millrace::kernels::cuda {
 
 struct PageListProblem {
   std::span<const RowTile> tiles;       // not empty
-  std::span<const int32_t> heads;       // of the index; not empty
-  std::span<const size_t> group_sizes;  // of heads that share batches
+  std::span<const int32_t> heads;       // in the index; not empty
+  std::span<const size_t> group_sizes;  // of the groups of heads that share batches
   int64_t num_tokens = 0;
   int32_t rows_per_tile = 1;  // of scores
-  BatchBudget budget;         // what scores take
+  BatchBudget budget;         // of the scores
   IndexView index;
 };
 
 class PageLists {
  public:
-  // Tiles that do not fit are a bug of the caller.
+  // Tiles that are out of range or misaligned are a bug of the caller.
   PageLists(const PageListProblem& problem, Context& context);
 
   std::span<const PageBatch> batches() const { return batches_; }
-  // The most that count(batch) is.
+  // The maximum of count(batch).
   template <typename Count>
   int64_t max_over_batches(const Count& count) const {
     int64_t result = 0;
@@ -47,19 +47,19 @@ class PageLists {
     return result;
   }
 
-  // Pages that each tile may see, on the host.
+  // The number of pages that each tile may see, in host memory.
   std::span<const int32_t> tile_pages(const PageBatch& batch) const {
     return std::span(tile_pages_)
         .subspan(static_cast<size_t>(batch.first_tile), static_cast<size_t>(batch.num_tiles));
   }
 
-  // Device memory, of the batch.
+  // In device memory, for the batch.
   const int32_t* heads(const PageBatch& batch) const { return heads_ + batch.first_head; }
   const RowTile* tiles(const PageBatch& batch) const { return tiles_ + batch.first_tile; }
 
-  // Where the choice for a batch goes, until the next one's.
+  // Where the choice for a batch is written; valid until the next batch.
   ChoiceTiles choice_tiles(const PageBatch& batch) const;
-  // From there to the index.
+  // Writes the choice into the index.
   void write(const PageBatch& batch) const;
 
  private:

@@ -1,5 +1,5 @@
-// Page scores in one pass over K: p under the given log-sum-exp, summed by page. A tile of keys is a
-// page. Under a window, chunks of keys that no row sees are not read.
+// Computes page scores in one pass over K: probabilities under the given log-sum-exp, summed by
+// page. A tile of keys is a page. Under a window, chunks of keys that no row sees are not read.
 #include <algorithm>
 
 #include "common/check.h"
@@ -45,8 +45,8 @@ __device__ void write_page_score(const PageScoreArguments& arguments, const Chun
       (mass[0] + mass[1] + mass[2] + mass[3]) / static_cast<float>(chunk.num_rows);
 }
 
-// Keys of a page that are before the window. `first_seen`: of its keys, the first that the first row
-// sees; each row's is one further.
+// Hides keys of a page that are before the window. `first_seen`: the first key of the page that the
+// first row sees; each further row's is one further.
 __device__ void hide_before_window(const ScoreLayout& layout, int32_t first_seen,
                                    float (&scores)[kScoresPerThread]) {
 #pragma unroll

@@ -1,11 +1,11 @@
-// The probe: two passes over K, and between and after them two small merges.
+// The probe: two passes over K, each followed by a small merge.
 //
 //   measure_kernel   per (head, chunk of keys) and row the maximum and the sum of powers of two
 //   statistics       per row over its chunks in order: the log-sum-exp
 //   sum_kernel       per (head, chunk): p by column, final; by diagonal, the chunk's share
-//   diagonals        per offset the shares of the one or two chunks that its diagonal crosses
+//   diagonals        per offset the sum of the shares of the one or two chunks that it crosses
 //
-// Nothing is added atomically: every sum has one order, given by the prompt's length.
+// Nothing is added atomically, so the order of every sum depends only on the prompt's length.
 #include <cfloat>
 
 #include "kernels/api/estimation_checks.h"
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
 
 constexpr int kLanesPerRow = 16;
 
-// One block per head, kLanesPerRow threads a row.
+// One block per head, kLanesPerRow threads per row.
 __global__ void __launch_bounds__(kRows* kLanesPerRow)
     merge_statistics_kernel(ProbeBuffers buffers, int32_t num_rows, int32_t num_chunks) {
   const int head = static_cast<int>(blockIdx.x);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kRows* kLanesPerRow)
 
 // ---- Pass 2 -------------------------------------------------------------------------------------
 
-// Exchange of one tile's partial sums among the warps of a warpgroup.
+// Exchanges one tile's partial sums among the warps of a warpgroup.
 //
 // Row r and key c lie on diagonal r - c. A warp first adds its scores at equal r / 8 - c / 8 in
 // registers, which leaves 9 blocks of 8 x 8, and stores those by the key's place c % 8: element
@@ -105,15 +105,16 @@ struct TileSums {
   static constexpr int kKeyPlaces = 8;
   static constexpr int kBlocks = 9;
   static constexpr int kLength = 8 * kBlocks;
-  // 2 * kStride = 24 modulo the 32 banks, so a warp's stores, 2 strides apart by lane % 4, meet no
-  // bank twice.
+  // 2 * kStride = 24 modulo the 32 banks, so a warp's stores, 2 strides apart by lane % 4, have no
+  // bank conflicts.
   static constexpr int kStride = 76;
 
   float folded[kWarps][kKeyPlaces][kStride];
   float columns[kWarps][kTileKeys];
 };
 
-// Of lanes that differ in one bit of lane / 4, which share the keys, each takes over half of them.
+// Of two lanes that differ in one bit of lane / 4, and so share keys, each takes over half of the
+// keys.
 template <int kHalf>
 __device__ void halve_sums(float (&sums)[16], int lane) {
   const bool takes_upper = (lane & (2 * kHalf)) != 0;

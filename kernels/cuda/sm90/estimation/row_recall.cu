@@ -20,7 +20,7 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-constexpr int kRows = 64;  // that a warpgroup multiplies at a time
+constexpr int kRows = 64;  // rows that a warpgroup multiplies at a time
 constexpr int kThreads = 128;
 
 struct RecallArguments {
@@ -28,7 +28,7 @@ struct RecallArguments {
   const MeasuredRow* rows = nullptr;  // [num_rows]
   const HeadGroup* groups = nullptr;
   const int32_t* heads = nullptr;  // [num_heads]
-  const float* lse = nullptr;      // as RowRecallParams has it
+  const float* lse = nullptr;      // as in RowRecallParams
   int64_t lse_stride = 0;
   int32_t num_rows = 0;
   int32_t num_heads = 0;
@@ -39,7 +39,7 @@ struct RecallArguments {
   float* recall = nullptr;              // [num_heads, num_rows]
 };
 
-// A block per row; elements in pairs.
+// One block per row; elements in pairs.
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const uint32_t* q, const MeasuredRow* rows, int32_t row_words, uint32_t* out) {
   const uint32_t* source = q + rows[blockIdx.x].local_row * row_words;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kGroupHeads* kGroupThreads, 2)
   }
   int32_t next_key = first_key - kTileKeys;
   const auto next_box = [&] { return TileBox{next_key += kTileKeys, group.kv_head}; };
-  int32_t key = first_key;  // of the tile at hand
+  int32_t key = first_key;  // of the current tile
   OnlineSoftmax statistics[2];
   stream_products(ring, k_map, rows, num_tiles, next_box, [&](float(&scores)[kScoresPerThread]) {
 #pragma unroll
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kGroupHeads* kGroupThreads, 2)
   }
 }
 
-// A thread per row; blockIdx.y is the head's number.
+// One thread per row; blockIdx.y is the head's number.
 __global__ void __launch_bounds__(kThreads)
     recall_kernel(const __grid_constant__ RecallArguments arguments) {
   const auto row = static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);

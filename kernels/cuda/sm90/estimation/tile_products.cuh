@@ -1,10 +1,10 @@
-// Products of 64 rows with a stream of key tiles: what the probe, the page scores and the pooled
-// scores have in common.
+// Products of 64 rows with a stream of key tiles: the part that the probe, the page scores and the
+// pooled scores share.
 //
-// A block is one or more warpgroups. Each keeps the fragments of its 64 rows in registers; tiles of
-// 64 keys come through a ring in shared memory, brought by the copy engine at the word of thread 0,
-// and every warpgroup multiplies its rows with every tile. Per tile a thread gets 32 scores, laid
-// out as ptx/wgmma.cuh says.
+// A block has one or more warpgroups. Each keeps the fragments of its 64 rows in registers. Tiles
+// of 64 keys come through a ring in shared memory, which the copy engine fills on behalf of thread
+// 0, and every warpgroup multiplies its rows with every tile. For each tile a thread gets 32
+// scores, laid out as ptx/wgmma.cuh says.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,10 @@ struct ScoreLayout {
 
 template <int kHeadDim>
 struct alignas(1024) TileRing {
-  // Of the largest tiles as many as two blocks have room for.
+  // As many as two blocks have room for, at the largest head dimension.
   static constexpr int kStages = kHeadDim == 256 ? 3 : kHeadDim == 128 ? 4 : 6;
-  // A tile is fetched into the stage of the tile this many before, which even a warp that lags
-  // behind has left by then.
+  // A tile is loaded into the stage of the tile that was used this many tiles ago, which even a
+  // lagging warp no longer reads.
   static constexpr int kLag = 2;
   static constexpr uint32_t kTileBytes = kTileKeys * kHeadDim * 2;
 
@@ -45,7 +45,7 @@ struct alignas(1024) TileRing {
   uint64_t full[kStages];
   uint64_t empty[kStages];
 
-  // By thread 0 alone; the block synchronises afterwards.
+  // Called by thread 0 alone; the block synchronises afterwards.
   __device__ void initialise() {
     const uint32_t num_warps = blockDim.x / kWarpThreads;
     for (int stage = 0; stage < kStages; ++stage) {
@@ -56,12 +56,12 @@ struct alignas(1024) TileRing {
   }
 };
 
-// 64 rows as the A operand. Rows from num_rows on are zero. Element: BFloat16 or Float16, of the
-// rows and of the keys that they are multiplied with.
+// 64 rows as the A operand. Rows from num_rows on are zero. Element: BFloat16 or Float16, the type
+// of the rows and of the keys that they are multiplied with.
 template <typename Element, int kHeadDim>
 class RowFragments {
  public:
-  // `rows`: elements as whatever 16-bit type, row_stride of them from one row to the next.
+  // `rows`: elements of any 16-bit type; row_stride: elements from one row to the next.
   template <typename Stored>
   __device__ RowFragments(const Stored* rows, int64_t row_stride, int num_rows) {
     static_assert(sizeof(Stored) == 2);
@@ -82,7 +82,7 @@ class RowFragments {
     }
   }
 
-  // `tile`: shared address of a tile of the ring. meanwhile() runs beside the tensor cores.
+  // `tile`: shared address of a tile of the ring. meanwhile() runs while the tensor cores work.
   template <typename Meanwhile>
   __device__ void multiply(uint32_t tile, float (&scores)[kScoresPerThread],
                            const Meanwhile& meanwhile) {
@@ -111,8 +111,8 @@ struct TileBox {
   int32_t plane;
 };
 
-// use(scores) for num_tiles tiles, one after the other, that next_box() names (to thread 0 alone).
-// All threads of the block call this, with the same tiles.
+// Calls use(scores) for num_tiles tiles, one after the other. next_box() names the tiles and is
+// called by thread 0 alone. All threads of the block call this function, with the same tiles.
 template <typename Element, int kHeadDim, typename NextBox, typename Use>
 __device__ void stream_products(TileRing<kHeadDim>& ring, const CUtensorMap& map,
                                 RowFragments<Element, kHeadDim>& rows, int num_tiles,

@@ -13,10 +13,10 @@ namespace {
 constexpr int kRowThreads = 256;
 constexpr int kVector = 8;
 
-// What a thread copies.
+// Bytes that a thread copies at a time.
 constexpr int64_t kPieceBytes = sizeof(uint4);
 
-// Rows of so many pieces, and a number that goes with each where `scales` is not null.
+// Rows of `num_pieces` pieces, and a scale of each unless `scales` is null.
 struct GatherRows {
   const uint4* rows;
   const float* scales;
@@ -26,7 +26,7 @@ struct GatherRows {
   float* gathered_scales;
 };
 
-// A thread block a row, which is read once.
+// One thread block per row, which is read once.
 __global__ void gather_kernel(const GatherRows p, const int32_t* places, int32_t experts_per_row) {
   const uint4* from = p.rows + int64_t{blockIdx.x} * p.row_stride;
   const int32_t* own = places + int64_t{blockIdx.x} * experts_per_row;
@@ -40,7 +40,7 @@ __global__ void gather_kernel(const GatherRows p, const int32_t* places, int32_t
   }
 }
 
-// A thread block a row.
+// One thread block per row.
 template <typename Element>
 __global__ void combine_kernel(const Element* outputs, int64_t cols, const int32_t* places,
                                const float* weights, int32_t experts_per_row, bool accumulate,
@@ -68,7 +68,7 @@ void gather(const GatherRows& rows, int64_t num_rows, const int32_t* places,
   MR_CUDA_CHECK_LAUNCH();
 }
 
-// `dtype`: of params.gathered.
+// `dtype`: the dtype of params.gathered.
 template <typename Params>
 void combine(const Params& params, DType dtype, const int32_t* places, Context& context) {
   dispatch_narrow_dtype(dtype, [&]<typename Element>(Element) {

@@ -1,6 +1,6 @@
-// Choices sorted by expert, in three launches: thousands of them count theirs by expert, one thread
-// block adds up and lists the products' tiles, and the thousands place theirs. No order of threads
-// has a part in where a choice lies.
+// Sorts choices by expert, in three launches: each thread block counts a thousand choices by
+// expert, one thread block adds up the counts and lists the products' tiles, and each block places
+// its choices. Where a choice is placed does not depend on the order of threads.
 
 #include "common/units.h"
 #include "kernels/cuda/runtime/check.h"
@@ -11,7 +11,7 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kThreads = 1024;  // of a thread block, each for a choice or an expert
+constexpr int kThreads = 1024;  // per thread block, each for one choice or expert
 constexpr int kWarps = kThreads / kWarp;
 constexpr uint32_t kAll = 0xffffffffu;
 static_assert(kMaxExperts <= kThreads);
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   if (thread < num_experts) counts[int64_t{blockIdx.x} * num_experts + thread] = own[thread];
 }
 
-// The sum of what the threads before have. All threads of the block.
+// The sum of the values of the threads before this one. Called by all threads of the block.
 __device__ int32_t sum_before(int32_t value) {
   __shared__ int32_t warp_sums[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -40,7 +40,7 @@ __device__ int32_t sum_before(int32_t value) {
     const int32_t other = __shfl_up_sync(kAll, sum, distance);
     if (lane >= distance) sum += other;
   }
-  __syncthreads();  // all have read the sums of the call before
+  __syncthreads();  // all have read the sums of the previous call
   if (lane == kWarp - 1) warp_sums[warp] = sum;
   __syncthreads();
   int32_t before = 0;
@@ -48,7 +48,7 @@ __device__ int32_t sum_before(int32_t value) {
   return before + sum - value;
 }
 
-// The last expert whose first number is `number` or less.
+// The last expert whose first number is at most `number`.
 __device__ int32_t expert_at(const int32_t* first, int32_t num_experts, int32_t number) {
   int32_t expert = 0, end = num_experts;
   while (end - expert > 1) {
@@ -58,12 +58,13 @@ __device__ int32_t expert_at(const int32_t* first, int32_t num_experts, int32_t 
   return expert;
 }
 
-// Row tiles in pairs, each pair with all columns; one that is left over, with two column tiles at a time.
+// Row tiles are paired, each pair with every column tile; a row tile that is left over takes two
+// column tiles at a time.
 __device__ int32_t num_cluster_tiles(int32_t num_row_tiles, int32_t num_column_tiles) {
   return num_row_tiles / 2 * num_column_tiles + num_row_tiles % 2 * ((num_column_tiles + 1) / 2);
 }
 
-// Number `number` of an expert's.
+// Cluster tile `number` of an expert.
 __device__ ClusterTile cluster_tile(int32_t number, int32_t expert, int32_t first_row_tile,
                                     int32_t num_row_tiles, const ClusterTileList& list) {
   const int32_t num_pairs = num_row_tiles / 2;
@@ -81,7 +82,7 @@ __device__ ClusterTile cluster_tile(int32_t number, int32_t expert, int32_t firs
           .same_rows = 0};
 }
 
-// All threads of the block. first_row_tile: [num_experts + 1].
+// Called by all threads of the block. first_row_tile: [num_experts + 1].
 __device__ void list_tiles(const int32_t* first_row_tile, int32_t num_experts,
                            const ClusterTileList& list) {
   __shared__ int32_t first[kMaxExperts + 1];  // of cluster tiles
@@ -102,11 +103,11 @@ __device__ void list_tiles(const int32_t* first_row_tile, int32_t num_experts,
     list.tiles[i] =
         cluster_tile(i - first[expert], expert, first_row_tile[expert], row_tiles(expert), list);
   }
-  __syncthreads();  // `first` is the next list's
+  __syncthreads();  // the next call reuses `first`
 }
 
-// One thread block. begin: [num_blocks, num_experts], where a block's first choice of an expert goes but
-// for where the expert begins; begin_of_expert: [num_experts].
+// One thread block. begin: [num_blocks, num_experts], where a block's first choice of an expert is
+// placed, relative to the beginning of the expert; begin_of_expert: [num_experts].
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const int32_t* __restrict__ counts, int32_t num_blocks, int32_t num_experts,
                 int32_t* __restrict__ begin, int32_t* __restrict__ begin_of_expert,
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
   list_tiles(first_row_tile, num_experts, down);
 }
 
-// A block's warps place their choices in turn.
+// The warps of a block place their choices one after the other.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const int32_t* experts, int32_t num_choices, int32_t num_experts,
                  const int32_t* begin, const int32_t* begin_of_expert, int32_t* places) {
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
 ClusterTileList allocate_list(int64_t num_row_tiles, int64_t width, int32_t tile_columns,
                               Context& context) {
   const int64_t num_column_tiles = ceil_div(width, int64_t{tile_columns});
-  // As many as if no row tile had another to pair with.
+  // The number if no row tile could be paired.
   const int64_t max_tiles = num_row_tiles * ceil_div(num_column_tiles, int64_t{kClusterBlocks});
   return {.tiles = context.scratch.allocate<ClusterTile>(max_tiles),
           .num_tiles = context.scratch.allocate<int32_t>(1),

@@ -1,7 +1,7 @@
-// Mixtures of experts: the choices sorted by expert, their rows gathered, both products of all experts
-// in a launch each, and each row's sum; in 8-bit floats, what lies between the products is quantised by
-// row. The host never learns how many rows an expert has, and the launches are as many whatever they
-// are.
+// Mixtures of experts. Choices are sorted by expert and their rows gathered; one launch computes
+// the first product of all experts, one the second, and another sums up each row. With 8-bit
+// floats, the activations between the products are quantised by row. The host never learns how many
+// rows an expert has, and the number of launches does not depend on it.
 
 #include "common/check.h"
 #include "kernels/cuda/sm90/experts/expert_rows.h"
@@ -11,7 +11,7 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// ExpertsParams or Float8ExpertsParams. `step`: of widths.
+// ExpertsParams or Float8ExpertsParams. Widths must be multiples of `step`.
 template <typename Params>
 void check_shapes(const Params& p, int64_t step) {
   const int64_t width = p.down.cols;
@@ -46,7 +46,7 @@ void experts(const ExpertsParams& p, Context& context) {
                                .activation = p.activation,
                                .out = activated},
                  context);
-  // Over the rows that it was computed from, which nobody reads again.
+  // Overwrites the rows from which `activated` was computed; nobody reads them again.
   grouped_product(GroupedParams{.a = activated,
                                 .weights = p.down,
                                 .num_matrices = p.num_experts,
@@ -79,8 +79,8 @@ void float8_experts(const Float8ExpertsParams& p, Context& context) {
                                      .tiles = sorted.gate_up,
                                      .out = activated},
                  context);
-  // The rows that were chosen, under scales in place of those that they were computed with. What the
-  // products find between experts comes to nothing that is read.
+  // The chosen rows; their scales replace those of the first product's input. Products of the rows
+  // between experts are never read.
   const Float8Matrix quantized{.data = p.quantized,
                                .scales = p.row_scales,
                                .rows = rows,

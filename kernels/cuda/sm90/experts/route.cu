@@ -1,8 +1,8 @@
-// Which experts a row goes to. Bound by reading the router, so a thread block does it for several rows
-// at a time: its warps take the experts in turn, then a row each.
+// Chooses the experts of each row. Bound by reading the router, so a thread block handles several
+// rows at a time: its warps first divide the experts, then take a row each.
 //
-// A logit is a sum over lanes in a fixed order: the same row gives the same bits whatever rows are
-// beside it.
+// A logit is a sum over lanes in a fixed order, so a row gives the same bits whatever the other
+// rows are.
 
 #include <algorithm>
 
@@ -18,12 +18,12 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kRows = 8;  // of a thread block, which has as many warps
+constexpr int kRows = 8;  // per thread block, which has as many warps
 constexpr int kThreads = kRows * kWarp;
 constexpr int kVector = 8;
 constexpr uint32_t kAll = 0xffffffffu;
 constexpr int kMaxSharedBytes = 227 * 1024;
-// Of sigmoids, so that a row whose experts all have none is no division by 0; as on a CPU.
+// Added to the sum of sigmoids, as on a CPU, to avoid a division by 0 if all of a row's are 0.
 constexpr float kLeastSum = 1e-20F;
 
 __device__ float warp_sum(float value) {
@@ -40,7 +40,7 @@ struct Choice {
   int32_t expert;
 };
 
-// Of equal keys the lower index; what is no number comes last.
+// Of equal keys, the lower index comes first; NaN comes last.
 __device__ bool before(const Choice& a, const Choice& b) {
   if (a.expert < 0 || b.expert < 0) return b.expert < 0 && a.expert >= 0;
   const bool a_is_number = a.key == a.key;
@@ -50,7 +50,7 @@ __device__ bool before(const Choice& a, const Choice& b) {
   return a.expert < b.expert;
 }
 
-// One warp. The best expert that is not taken; `taken` has a bit for each expert of this lane.
+// The best expert that is not yet taken; `taken` has a bit for each expert of this lane. One warp.
 __device__ Choice best(const float* keys, int32_t num_experts, uint32_t taken, int lane) {
   Choice mine{0, -1};
   for (int32_t i = 0; lane + i * kWarp < num_experts; ++i) {
@@ -65,7 +65,8 @@ __device__ Choice best(const float* keys, int32_t num_experts, uint32_t taken, i
   return mine;
 }
 
-// One warp a row. The experts of the largest keys; keys are the logits where nothing corrects them.
+// Chooses the experts with the largest keys; keys are the logits if nothing corrects them. One warp
+// per row.
 __device__ void choose(const float* logits, const float* keys, const RouteParams& p, int64_t row,
                        int lane) {
   int32_t* experts = p.experts + row * p.experts_per_row;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteParams p, in
   const auto* a = static_cast<const Element*>(p.a.data) + first * p.a.row_stride;
   const int vectors = static_cast<int>(p.a.cols / kVector);
   for (int i = static_cast<int>(threadIdx.x); i < rows_at_once * vectors; i += kThreads) {
-    const int row = min(i / vectors, num_rows - 1);  // copies fill up
+    const int row = min(i / vectors, num_rows - 1);  // fills up with copies of the last row
     reinterpret_cast<uint4*>(rows)[i] =
         reinterpret_cast<const uint4*>(a + row * p.a.row_stride)[i % vectors];
   }

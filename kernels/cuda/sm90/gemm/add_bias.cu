@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kThreads = 256;
 
-// A thread block a row.
+// One thread block per row.
 __global__ void add_bias_kernel(const float* bias, int64_t cols, int64_t row_stride, float* c) {
   float* row = c + int64_t{blockIdx.x} * row_stride;
   for (int64_t i = threadIdx.x; i < cols; i += blockDim.x) row[i] += bias[i];

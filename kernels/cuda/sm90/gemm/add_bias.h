@@ -1,4 +1,4 @@
-// A bias added to each row of a float32 matrix, where a product cannot begin with it.
+// Adds a bias to each row of a float32 matrix, for products that cannot start from the bias.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -17,18 +17,18 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// What NVIDIA recommends on Hopper; split-k products of few rows need it.
+// NVIDIA's recommendation for Hopper; split-k products of few rows need it.
 constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-// A layer has four shapes, a vocabulary one, each again for the last, shorter row tile: room for
-// those of several prompts.
+// A layer has four shapes and the vocabulary one, each again for the last, shorter row tile. There
+// is room for the shapes of several prompts.
 constexpr size_t kMaxPlans = 128;
 
-// Products of fewer rows take less time than a look at their algorithms pays back.
+// Products of fewer rows take so little time that timing their algorithms does not pay off.
 constexpr int64_t kTunedRows = 1024;
 constexpr int kTimedAlgorithms = 8;
 constexpr int kTimedRounds = 2;
-// A product alone runs at clocks that the power limit does not let a layer of them have.
+// A short product runs at clocks that the power limit does not allow for a layer of products.
 constexpr double kBurstSeconds = 0.003;
 
 template <typename Params>
@@ -104,11 +104,11 @@ GemmAlgorithm Gemm::choose(const GemmPlan& plan, const GemmOperands& operands, C
 GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, Context& context) {
   const auto algorithms = plan.algorithms(handle_, operands, kWorkspaceBytes, kTimedAlgorithms);
   if (algorithms.size() == 1) return algorithms.front();
-  // Not into the output: a product that accumulates would do so more than once.
+  // Trials do not write the output: a product that accumulates would do so more than once.
   GemmOperands trial = operands;
   trial.out = context.scratch.allocate<std::byte>(plan.shape().m * plan.shape().c_stride *
                                                   dtype_bytes(plan.shape().c_dtype));
-  // A kernel that failed before is not an algorithm's fault.
+  // Reports a kernel that failed earlier here, rather than as a failure of an algorithm.
   MR_CUDA_CHECK(cudaStreamSynchronize(context.stream));
   EventRing clock(2);
   const auto time_s = [&](size_t number, int repetitions) {
@@ -138,7 +138,7 @@ GemmAlgorithm Gemm::fastest(const GemmPlan& plan, const GemmOperands& operands, 
 void Gemm::run(const GemmShape& shape, const GemmOperands& operands, Context& context) {
   GemmOperands given = operands;
   if (shape.has_bias && shape.c_dtype == DType::kBFloat16) {
-    // cuBLASLt wants the bias in the dtype of c. A bfloat16 checkpoint's bias is exact in it.
+    // cuBLASLt requires the bias in the dtype of c. A bfloat16 checkpoint's bias is exact in it.
     auto* rounded = context.scratch.allocate<BFloat16>(shape.n);
     round_to_bf16(static_cast<const float*>(operands.bias), shape.n, rounded, context.stream);
     given.bias = rounded;
@@ -164,8 +164,8 @@ void Gemm::run(const Float8GemmParams& params, Context& context) {
   check_shapes(params);
   if (params.c.rows == 0 || params.c.cols == 0) return;
   if (params.bias != nullptr && params.c.dtype == DType::kFloat32) {
-    // cuBLASLt adds biases of bfloat16 alone to products of 8-bit floats. A sum is read and written once
-    // more instead, in the few models that have such a bias.
+    // cuBLASLt adds only bfloat16 biases to products of 8-bit floats. In the few models that have
+    // such a bias, the sums are read and written once more instead.
     Float8GemmParams product = params;
     product.bias = nullptr;
     run(product, context);

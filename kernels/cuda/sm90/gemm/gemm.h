@@ -1,5 +1,6 @@
-// Matrix products by cuBLASLt: operands of 16 bits, with float32 accumulation, or of 8 bits, with that
-// of the tensor cores alone (kernels/api/float8.h). An object, because plans and the algorithms chosen for them are kept between calls.
+// Matrix products by cuBLASLt: 16-bit operands with float32 accumulation, or 8-bit floats with the
+// tensor cores' own accumulation (kernels/api/float8.h). It is an object because it keeps plans,
+// and the algorithms chosen for them, between calls.
 #pragma once
 
 #include <cublasLt.h>
@@ -15,14 +16,15 @@
 
 namespace millrace::kernels::cuda {
 
-// One thread at a time, one stream at a time: the workspace is shared by all calls.
+// Used by one thread and in one stream at a time, because all calls share the workspace.
 //
-// The heuristics' first choice is up to 15 % slower than another of their first eight on the shapes
-// of 8B models, so the first large product of a kind is timed with each of them: about 50 ms, once.
+// On the shapes of 8B models, the first choice of the heuristics is up to 15 % slower than another
+// of their first eight. So the first large product of a kind is timed with each of them: about 50
+// ms, once.
 class Gemm {
  public:
-  // Products of less take some microseconds and the first algorithm: those of small models. The
-  // least of an 8B model's at a tensor parallelism of 8 has twice as many operations.
+  // Smaller products, those of small models, take some microseconds and use the first algorithm.
+  // The smallest product of an 8B model at a tensor parallelism of 8 has twice as many operations.
   static constexpr double kMinTunedFlops = 4e9;
 
   explicit Gemm(double min_tuned_flops = kMinTunedFlops);
@@ -38,8 +40,8 @@ class Gemm {
     GemmPlan plan;
     GemmAlgorithm algorithm;
   };
-  // Products that one algorithm serves: equal but for the number of rows, which is of one
-  // magnitude.
+  // Products that share an algorithm: equal except for the number of rows, which has the same order
+  // of magnitude.
   struct Tuned {
     GemmShape kind;
     GemmAlgorithm algorithm;
@@ -53,7 +55,7 @@ class Gemm {
   double min_tuned_flops_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
-  std::list<Planned> plans_;  // the last used first
+  std::list<Planned> plans_;  // most recently used first
   std::vector<Tuned> tuned_;
 };
 

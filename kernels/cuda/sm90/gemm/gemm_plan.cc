@@ -96,8 +96,8 @@ GemmPlan::Layout GemmPlan::make_layout(cudaDataType_t type, int64_t rows, int64_
   return Layout(layout);
 }
 
-// cuBLASLt thinks in columns: our row-major [rows, cols] is its column-major [cols, rows], and
-// c^T = b a^T is the product it is asked for. The bias then runs along its rows, as it must.
+// cuBLASLt is column-major: our row-major [rows, cols] is its column-major [cols, rows], and it is
+// asked for c^T = b a^T. The bias then runs along its rows, as cuBLASLt requires.
 GemmPlan::GemmPlan(const GemmShape& shape)
     : shape_(shape),
       a_(make_layout(factor_type(shape), shape.k, shape.m, shape.a_stride)),
@@ -115,7 +115,8 @@ GemmPlan::GemmPlan(const GemmShape& shape)
   set(product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
 }
 
-// They may change from one product to the next of a shape; whether there are any is part of it.
+// The pointers may change from one product of a shape to the next; whether there are any is part of
+// the shape.
 void GemmPlan::set_pointers(const GemmOperands& operands) const {
   if (shape_.has_bias) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   if (!shape_.float8) return;

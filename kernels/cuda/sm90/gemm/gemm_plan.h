@@ -1,4 +1,4 @@
-// How cuBLASLt computes products of one shape: its descriptors, and the algorithms it has for it.
+// How cuBLASLt computes products of one shape: its descriptors, and its algorithms for the shape.
 #pragma once
 
 #include <cublasLt.h>
@@ -22,8 +22,8 @@ void check_cublas(cublasStatus_t status, const char* call,
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
-  bool float8 = false;                // a and b, scaled by row
-  DType ab_dtype = DType::kBFloat16;  // where they are not
+  bool float8 = false;                // a and b are 8-bit floats, scaled by row
+  DType ab_dtype = DType::kBFloat16;  // if they are not
   DType c_dtype = DType::kFloat32;
   bool has_bias = false;
   int alignment_bytes = 0;  // of the least aligned operand, at most 256
@@ -38,14 +38,14 @@ struct GemmAlgorithm {
   int64_t workspace_bytes = 0;
 };
 
-// Where one product's parts are.
+// Addresses of the operands of one product.
 struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
-  const float* a_scales = nullptr;  // of float8
+  const float* a_scales = nullptr;  // only for float8
   const float* b_scales = nullptr;
   const void* bias = nullptr;  // in the dtype of c, or null
-  const void* c = nullptr;     // read when `accumulate`
+  const void* c = nullptr;     // read if `accumulate`
   void* out = nullptr;         // may be c
   bool accumulate = false;
 };
@@ -56,14 +56,14 @@ class GemmPlan {
 
   const GemmShape& shape() const { return shape_; }
 
-  // What the heuristics name, the best first, at most `max_count`. All of them sum a product's terms in
-  // the same order (none splits k), so the choice among them changes no bit of the result. A shape
-  // that only has others gets the first of those. Only with operands does a product of float8 have
-  // algorithms: any of those it will be run with.
+  // The algorithms that the heuristics name, the best first, at most `max_count`. All of them sum
+  // the terms in the same order (none splits k), so the choice among them changes no bit of the
+  // result. A shape that only has other algorithms gets the first of those. A float8 product only
+  // has algorithms if operands are given: any that it will be run with.
   std::vector<GemmAlgorithm> algorithms(cublasLtHandle_t handle, const GemmOperands& operands,
                                         int64_t workspace_bytes, int max_count) const;
-  // An algorithm that was found for another number of rows, with the workspace that it takes for these.
-  // Nothing: it does not do for them.
+  // An algorithm that was found for another number of rows, with the workspace that it needs for
+  // this shape. Empty if it does not support the shape.
   std::optional<GemmAlgorithm> adapted(cublasLtHandle_t handle, const GemmOperands& operands,
                                        const GemmAlgorithm& algorithm,
                                        int64_t workspace_bytes) const;

@@ -8,8 +8,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// The sums in 16 bits, those of 8-bit floats scaled first: a panel of columns is written while the one
-// before leaves.
+// Writes the sums in 16 bits, those of 8-bit floats after scaling. A panel of columns is filled
+// while the one before is being stored.
 template <typename FactorType, typename Element>
 struct PlainEpilogue {
   using Factor = FactorType;
@@ -19,9 +19,9 @@ struct PlainEpilogue {
   struct Params {
     int rows;  // of the output
     int columns;
-    const float* row_scales;     // [rows], of float8
+    const float* row_scales;     // [rows], only for float8
     const float* weight_scales;  // [matrices, columns]
-    const float* bias;           // the same, or null, as of float8; `columns` is even then
+    const float* bias;           // the same, or null, as for float8; `columns` is then even
   };
 
   __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
@@ -59,7 +59,8 @@ struct PlainEpilogue {
     return static_cast<int>(threadIdx.x) % kWarpgroup;
   }
 
-  // Columns are even, so that a pair of them is a matrix's or none.
+  // The number of columns is even, so a pair of columns is either all inside a matrix or all
+  // outside.
   __device__ static void scale(float (&sums)[kSums], int row, int column, int matrix,
                                const Params& params) {
     const int first_row = row + thread() / kWarp * 16 + thread() % kWarp / 4;
@@ -82,7 +83,7 @@ struct PlainEpilogue {
     }
   }
 
-  // The same of columns.
+  // The number of columns is even here, too.
   __device__ static void add_bias(float (&sums)[kSums], int column, int matrix,
                                   const Params& params) {
     const float* bias = params.bias + int64_t{matrix} * params.columns;
@@ -104,7 +105,7 @@ bool fits(const GroupedParams& p) {
   return p.a.dtype == p.weights.dtype && p.a.dtype == p.out.dtype &&
          (p.bias == nullptr || p.out.cols % 2 == 0);
 }
-// The copy engine's and PlainEpilogue::scale's widths.
+// The widths that the copy engine and PlainEpilogue::scale support.
 bool fits(const Float8GroupedParams& p) {
   return p.out.dtype == DType::kBFloat16 && p.a.cols % kFloat8WidthStep == 0 &&
          p.a.row_stride % kFloat8WidthStep == 0 && p.weights.row_stride % kFloat8WidthStep == 0 &&

@@ -1,5 +1,5 @@
-// Products of rows that are sorted by the matrix they are multiplied with, all in one launch: how many
-// rows a matrix has is known on the GPU alone.
+// Products of rows that are sorted by the matrix they are multiplied with, all in one launch. Only
+// the GPU knows how many rows each matrix has.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace millrace::kernels::cuda {
 // The rows of each matrix begin at a multiple of this, so that a tile of rows has one matrix.
 inline constexpr int32_t kGroupedRowStep = 128;
 
-// What a cluster of two thread blocks computes at a time: of kGroupedRowStep rows each, the same
-// columns of two row tiles below one another, or of one row tile two tiles of columns side by side.
+// What a cluster of two thread blocks computes at a time: the same columns of two consecutive row
+// tiles of kGroupedRowStep rows, or two adjacent column tiles of one row tile.
 struct alignas(16) ClusterTile {
   int32_t row;  // the first
   int32_t column;
@@ -23,33 +23,34 @@ struct alignas(16) ClusterTile {
   int32_t same_rows;  // 1: one row tile
 };
 
-// In device memory. Clusters take tiles in turn: those behind one another run at the same time and should
-// have rows or a matrix in common.
+// In device memory. Clusters take tiles in the order of the list. Consecutive tiles run at the same
+// time and should share rows or a matrix.
 struct ClusterTileList {
   ClusterTile* tiles = nullptr;  // [max_tiles]
   int32_t* num_tiles = nullptr;  // one number
   int64_t max_tiles = 0;
-  // What the tiles are of.
+  // The shape of the output in tiles.
   int32_t num_column_tiles = 0;
   int32_t tile_columns = 0;
 };
 
-// Columns of a tile of the output.
+// Columns of an output tile.
 inline constexpr int32_t kGroupedSwigluColumns = 128;
 inline constexpr int32_t kGroupedProductColumns = 256;
 
-// The list says which rows are computed, whole row tiles of them.
+// `tiles` says which rows are computed, in whole row tiles.
 struct GroupedParams {
   ConstMatrix a;  // [rows, k], 16 bits
   ConstMatrix weights;
   int64_t num_matrices = 0;
   ClusterTileList tiles;
-  const float* bias = nullptr;  // of as many products as `weights` has rows, or null
-  Activation activation;        // SiLU or kClamped; of grouped_swiglu
+  const float* bias = nullptr;  // one for each row of `weights`, or null
+  Activation activation;        // SiLU or kClamped; only for grouped_swiglu
   Matrix out;                   // [rows, n], the dtype of a
 };
 
-// The same of 8-bit floats, SiLU, without biases. Scales of rows that no tile has, or that nobody reads, may be any.
+// The same for 8-bit floats, with SiLU and without biases. Scales of rows that are in no tile, or
+// whose output nobody reads, may have any value.
 struct Float8GroupedParams {
   ConstFloat8Matrix a;  // [rows, k]
   ConstFloat8Matrix weights;
@@ -58,8 +59,9 @@ struct Float8GroupedParams {
   Matrix out;  // [rows, n], bfloat16
 };
 
-// out = activation(a gate^T + bias, a up^T + bias); weights: [num_matrices * 2 n, k], of each gate's
-// rows, then up's. Bits of a row as swiglu()'s and float8_swiglu()'s, but for bias and kClamped.
+// out = activation(a gate^T + bias, a up^T + bias); weights: [num_matrices * 2 n, k], for each
+// matrix the rows of gate, then those of up. A row has the same bits as from swiglu() and
+// float8_swiglu(), except with a bias or kClamped.
 void grouped_swiglu(const GroupedParams& params, Context& context);
 void grouped_swiglu(const Float8GroupedParams& params, Context& context);
 // out = a b^T + bias; weights: [num_matrices * n, k].

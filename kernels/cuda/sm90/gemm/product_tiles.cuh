@@ -1,8 +1,8 @@
 // The tiles of a product that tile_product.cuh computes, and which cluster takes which.
 //
-// A cluster of two thread blocks computes two tiles at a time, of 128 rows each. Either the blocks
-// have the same columns of neighbouring rows, and share the weights, or neighbouring columns of the
-// same rows, and share those.
+// A cluster of two thread blocks computes two tiles at a time, of 128 rows each. The blocks have
+// either the same columns of neighbouring rows, and share the weights, or neighbouring columns of
+// the same rows, and share the rows.
 #pragma once
 
 #include "kernels/cuda/sm90/gemm/grouped_products.h"
@@ -16,12 +16,13 @@ inline constexpr int kBlockRows = kMultipliers * kMultiplierRows;
 inline constexpr int kClusterRows = kClusterBlocks * kBlockRows;
 static_assert(kBlockRows == kGroupedRowStep);
 
-// Row tiles that the clusters take together before they go on to the next columns. 66 clusters are
-// then at 8 by 8 tiles: as much of A as of the weight, and that of A, 17 MB at 4,096 columns, stays
-// in the L2 cache while the weight streams by. 4, 12, 16 and 32 are 1 to 7 % slower on an H100.
+// Row tiles that the clusters work on before they go on to the next columns. 66 clusters then cover
+// 8 by 8 tiles, as much of A as of the weight. The part of A, 17 MB at 4,096 columns, stays in the
+// L2 cache while the weight streams through. 4, 12, 16 and 32 are 1 to 7 % slower on an H100.
 inline constexpr int kGroupTiles = 8;
 
-// Of tiles of a cluster's rows by a block's columns, in the order in which clusters take them.
+// The place of a tile (a cluster's rows by a block's columns), in the order in which clusters take
+// tiles.
 struct TilePlace {
   int row_tile;
   int column_tile;
@@ -36,20 +37,21 @@ struct TilePlace {
   }
 };
 
-// Of one block.
+// The tile of one block.
 struct BlockTile {
-  int row;         // its first of the output
-  int column;      // the same
-  int matrix;      // of weights below one another
-  bool same_rows;  // as the cluster's other block, each its columns; else each its rows
+  int row;         // the first, in the output
+  int column;      // likewise
+  int matrix;      // its number among the stacked weights
+  bool same_rows;  // whether the cluster's blocks share rows; otherwise they share columns
 };
 
-// f(tile) for the tiles of this block, of kColumns columns; `rank` in its cluster.
+// Calls f(tile) for the tiles of this block, of kColumns columns; `rank` is the block's in its
+// cluster.
 //
-// Of one matrix, the rows in pairs of tiles.
+// For one matrix, whose row tiles are paired.
 template <int kColumns>
 struct DenseTiles {
-  static constexpr int kBoxRows = kBlockRows;  // of A that one copy brings
+  static constexpr int kBoxRows = kBlockRows;  // rows of A that one copy loads
   int num_row_tiles;                           // of a cluster
   int num_column_tiles;
 
@@ -67,7 +69,7 @@ struct DenseTiles {
   }
 };
 
-// Of many matrices, by a list.
+// For many matrices, by a list.
 template <int kColumns>
 struct GroupedTiles {
   static constexpr int kBoxRows = kBlockRows / kClusterBlocks;
@@ -79,7 +81,7 @@ struct GroupedTiles {
     const int num_clusters = static_cast<int>(gridDim.x) / kClusterBlocks;
     const int end = *num_tiles;
     int i = static_cast<int>(blockIdx.x) / kClusterBlocks;
-    // Read a tile ahead, so that nobody waits for it.
+    // Read one tile ahead, so that nobody waits for it.
     int4 next = i < end ? read(i) : int4{};
     for (; i < end; i += num_clusters) {
       const int4 tile = next;

@@ -1,4 +1,5 @@
-// A float32 array rounded to bfloat16, for the few small arrays that another library wants so.
+// Rounds a float32 array to bfloat16, for the few small arrays that another library needs in
+// bfloat16.
 #pragma once
 
 #include <cuda_runtime_api.h>

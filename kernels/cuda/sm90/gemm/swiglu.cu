@@ -1,5 +1,6 @@
-// silu(a gate^T) * (a up^T), or GeGLU's gelu in place of silu, in one kernel: neither product is ever in memory. A cluster of two
-// thread blocks computes 256 rows by 128 columns of the output (tile_product.cuh).
+// silu(a gate^T) * (a up^T), or with GeGLU's gelu in place of silu, in one kernel, so that neither
+// product is ever in memory. A cluster of two thread blocks computes 256 rows by 128 columns of the
+// output (tile_product.cuh).
 
 #include "common/check.h"
 #include "common/units.h"
@@ -11,7 +12,7 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// a: of as many columns as its weight, both in rows whose bytes the copy engine can take.
+// `a` has as many columns as its weight, and the copy engine supports the row strides of both.
 template <typename Params>
 void check_sizes(const Params& p, int64_t step) {
   MR_CHECK(p.a.rows == p.out.rows && p.a.cols == p.gate_up.cols && p.a.cols > 0 &&
@@ -24,7 +25,7 @@ void check_sizes(const Params& p, int64_t step) {
       p.gate_up.row_stride, p.out.row_stride, step, step);
 }
 
-// The dtype of the factors is that of the maps'.
+// The dtype of the factors is that of the tensor maps.
 template <typename Factor, typename Element, Activation::Kind kKind, typename Params>
 void launch(const Params& p, const float* row_scales, const float* weight_scales,
             Context& context) {

@@ -1,4 +1,4 @@
-// What a gated MLP's activation leaves of gate and up at the end of a tile: a thread has both in
+// Applies a gated MLP's activation to gate and up at the end of a tile: a thread has both in
 // registers of its own.
 #pragma once
 
@@ -15,14 +15,14 @@ __device__ inline float silu(float x) {
   return __fdividef(x, 1.0f + __expf(-x));
 }
 
-// gelu in tanh's approximation: tanh(z) = 2 / (1 + exp(-2 z)) - 1. As CPUs compute it (kernels/cpu/rows);
-// -inf gives NaN here, too.
+// gelu in the tanh approximation: tanh(z) = 2 / (1 + exp(-2 z)) - 1, as on a CPU
+// (kernels/cpu/rows). -inf gives NaN here, too.
 __device__ inline float gelu_tanh(float x) {
   constexpr float kTwoRootTwoOverPi = 1.59576912F;  // 2 sqrt(2 / pi)
   return __fdividef(x, 1.0f + __expf(-kTwoRootTwoOverPi * (x + 0.044715F * x * x * x)));
 }
 
-// Activation::kClamped. Comparisons, so that what is no number stays so.
+// Activation::kClamped. It uses comparisons, so that NaN stays NaN.
 __device__ inline float clamped_glu(float gate, float up, const Activation& activation) {
   const float limit = activation.limit;
   const float g = gate > limit ? limit : gate;
@@ -30,9 +30,10 @@ __device__ inline float clamped_glu(float gate, float up, const Activation& acti
   return __fdividef(g, 1.0f + __expf(-activation.alpha * g)) * (u + 1.0f);
 }
 
-// FactorType: of what is multiplied; Element: of the output. Sums of 8-bit floats are scaled first.
-// kKind: of the activation, kSilu or kGeluTanh. kBiased: the parameters may have a bias, and kClamped in
-// place of kSilu, which is asked once a tile, by all threads alike; what never has them is spared the code.
+// FactorType is the type of the factors, Element that of the output. Sums of 8-bit floats are
+// scaled first. kKind is the activation, kSilu or kGeluTanh. kBiased: the parameters may have a
+// bias, and kClamped in place of kSilu; all threads check for these once per tile. Without kBiased
+// this code is left out.
 template <typename FactorType, typename Element, Activation::Kind kKind = Activation::Kind::kSilu,
           bool kBiased = false>
 struct SwigluEpilogue {
@@ -43,10 +44,10 @@ struct SwigluEpilogue {
   struct Params {
     int rows;  // of the output
     int columns;
-    const float* row_scales;     // [rows], of float8
+    const float* row_scales;     // [rows], only for float8
     const float* weight_scales;  // [matrices, 2 columns]
-    const float* bias;           // the same, or null; `columns` is even then
-    Activation activation = {};  // read where kBiased: kSilu or kClamped
+    const float* bias;           // the same, or null; `columns` is then even
+    Activation activation = {};  // read if kBiased: kSilu or kClamped
   };
 
   __device__ static void finish(float (&sums)[kSums], std::byte (&panels)[kPanels][kPanelBytes],
@@ -56,7 +57,7 @@ struct SwigluEpilogue {
     if constexpr (kBiased) {
       if (params.bias != nullptr) add_bias(sums, column, matrix, params);
     }
-    if (thread() == 0) ptx::wait_for_stores_to_read();  // of the tile before
+    if (thread() == 0) ptx::wait_for_stores_to_read();  // of the previous tile
     ptx::synchronise_warpgroup(warpgroup);
     if (kBiased && params.activation.kind == Activation::Kind::kClamped) {
       activate(sums, panels,
@@ -78,7 +79,7 @@ struct SwigluEpilogue {
   }
 
  private:
-  static constexpr int kGates = kSums / 2;  // a thread's, in front of as many ups
+  static constexpr int kGates = kSums / 2;  // per thread, followed by as many ups
   static_assert(kColumns == kPanels * kPanelColumns);
   static_assert(kKind == Activation::Kind::kSilu ||
                 (kKind == Activation::Kind::kGeluTanh && !kBiased));
@@ -113,7 +114,7 @@ struct SwigluEpilogue {
     }
   }
 
-  // A pair of columns is a matrix's or none.
+  // A pair of columns is either all inside a matrix or all outside.
   __device__ static void add_bias(float (&sums)[kSums], int column, int matrix,
                                   const Params& params) {
     const float* bias = params.bias + int64_t{matrix} * 2 * params.columns;
@@ -133,7 +134,7 @@ struct SwigluEpilogue {
     }
   }
 
-  // To shared memory.
+  // Writes to shared memory.
   template <typename Activate>
   __device__ static void activate(const float (&sums)[kSums],
                                   std::byte (&panels)[kPanels][kPanelBytes],

@@ -1,20 +1,20 @@
-// A persistent kernel that multiplies tiles: [rows, k] by [columns, k]^T, and ends each tile as an
-// epilogue says.
+// A persistent kernel that multiplies tiles, [rows, k] by [columns, k]^T, and applies an epilogue
+// to each.
 //
-// In a thread block one thread brings tiles of A and of the weights, and two warpgroups multiply 64
-// rows each by 256 of the weights'. What both blocks of a cluster want, each brings half of for both
-// (product_tiles.cuh).
+// In a thread block one thread loads tiles of A and of the weights, and two warpgroups multiply 64
+// rows each by 256 rows of the weights. Of tiles that both blocks of a cluster need, each block
+// loads half for both (product_tiles.cuh).
 //
-// The sums of an element's products have the same order however many rows there are.
+// The sum of an element's products has the same order however many rows there are.
 //
-// Of 8-bit floats a step has twice the columns.
+// With 8-bit floats a step has twice the columns.
 //
 // An Epilogue has
-//   Factor             what is multiplied
-//   kMatrices          1: a tile has 256 columns of one weight. 2: 128 of each of two, one below the
-//                      other in the tensor map, whose sums a thread has in registers of its own.
+//   Factor             the type of the factors
+//   kMatrices          1: a tile has 256 columns of one weight. 2: 128 columns of each of two
+//                      weights, stacked in the tensor map; a thread has the sums of both.
 //   Params             copied to the kernel
-//   finish(...)        what becomes of one warpgroup's sums; see TileMultiplier::run
+//   finish(...)        processes one warpgroup's sums; see TileMultiplier::run
 #pragma once
 
 #include <cuda.h>
@@ -43,7 +43,7 @@ inline constexpr uint16_t kBothBlocks = 0b11;
 
 inline constexpr int kHalfColumns = 128;  // a box of the weights, of which a tile has two
 inline constexpr int kPanelColumns = 64;  // of 2 bytes: the 128 bytes of the swizzle
-inline constexpr int kPanels = 2;         // of a warpgroup's output, which leave at a time
+inline constexpr int kPanels = 2;         // of a warpgroup's output, stored at a time
 inline constexpr int kStages = 4;
 
 inline constexpr uint32_t kRowBytes = kPanelColumns * 2;
@@ -53,9 +53,9 @@ template <typename Factor>
 inline constexpr int kDepth = kRowBytes / sizeof(Factor);
 inline constexpr uint32_t kStageBytes = (kBlockRows + 2 * kHalfColumns) * kRowBytes;
 inline constexpr uint32_t kPanelBytes = kMultiplierRows * kRowBytes;
-inline constexpr int kSums = kMultiplierRows * 2 * kHalfColumns / kWarpgroup;  // a thread's
+inline constexpr int kSums = kMultiplierRows * 2 * kHalfColumns / kWarpgroup;  // per thread
 
-// A warpgroup has 168 registers a thread when three start; these deal the same number out again.
+// With three warpgroups a thread starts with 168 registers; these redistribute the same number.
 inline constexpr int kProducerRegisters = 40;
 inline constexpr int kMultiplierRegisters = 232;
 
@@ -63,7 +63,7 @@ struct alignas(1024) ProductShared {
   std::byte a[kStages][kBlockRows * kRowBytes];
   std::byte weights[kStages][2][kHalfColumns * kRowBytes];
   std::byte out[kMultipliers][kPanels][kPanelBytes];
-  uint64_t full[kStages];   // what a step multiplies is here
+  uint64_t full[kStages];   // the factors of a step have arrived
   uint64_t empty[kStages];  // the warps of both blocks have multiplied it
 };
 static_assert(sizeof(ProductShared) <= 227 * 1024);
@@ -75,8 +75,8 @@ struct ProductMaps {
   CUtensorMap out;      // of kMultiplierRows
 };
 
-// One thread. A stage is written in both blocks, so both must have left it; the bytes that it gets
-// in either are as many whoever brings them.
+// One thread. A stage is written in both blocks, so both must have left it. Each block's stage gets
+// the same number of bytes, whichever block loads them.
 template <typename Epilogue, typename Tiles>
 class TileProducer {
  public:
@@ -158,7 +158,7 @@ class TileMultiplier {
 
  private:
   __device__ void multiply(int num_steps) {
-    int before = 0;  // the stage of the step before
+    int before = 0;  // the stage of the previous step
 #pragma unroll 1
     for (int step = 0; step < num_steps; ++step, at_.advance()) {
       ptx::barrier_wait(&shared_.full[at_.stage], at_.parity);
@@ -188,7 +188,7 @@ class TileMultiplier {
     ptx::fence_operand(sums_);
   }
 
-  // Each warp tells both blocks.
+  // Each warp signals both blocks.
   __device__ void leave(int stage) {
     const uint32_t lane = threadIdx.x % kWarp;
     if (lane < kClusterBlocks) ptx::barrier_arrive_at(&shared_.empty[stage], lane);
@@ -200,9 +200,9 @@ class TileMultiplier {
   float sums_[kSums];  // as ptx/wgmma.cuh says
 };
 
-// Where a thread of a warpgroup puts two neighbouring columns, 8 j + 2 (lane % 4) of a panel, of the
-// lower or the upper half of its rows: chunks of 16 bytes in the swizzle of the copy engine, a
-// lane's place in its chunk.
+// Where a thread of a warpgroup writes two neighbouring columns, from 8 j + 2 (lane % 4) of a
+// panel, of the lower or the upper half of its rows. Chunks of 16 bytes are in the swizzle of the
+// copy engine, and a lane has its place in its chunk.
 __device__ inline uint32_t& panel_place(std::byte* panel, int j, int half) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int row = thread / kWarp * 16 + thread % kWarp / 4 + 8 * half;
@@ -239,12 +239,12 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     TileMultiplier<Epilogue, Tiles>(shared, warpgroup)
         .run(tiles, rank, num_steps, params, maps.out);
   }
-  // A block stays until the other has brought it all that it counts on, and left its barriers.
+  // A block stays until the other has loaded everything for it and no longer uses its barriers.
   ptx::synchronise_cluster();
 }
 
-// That this kind of GPU has room for at a time: a block takes a multiprocessor, and those of a
-// cluster must lie together.
+// The number of clusters that this GPU has room for: a block takes a whole multiprocessor, and the
+// blocks of a cluster must be close together.
 template <typename Kernel>
 int max_clusters(Kernel* kernel, int num_sms) {
   cudaLaunchConfig_t config{};
@@ -262,7 +262,7 @@ int max_clusters(Kernel* kernel, int num_sms) {
   return count;
 }
 
-// max_tiles: of clusters.
+// max_tiles: the number of cluster tiles.
 template <typename Epilogue, typename Tiles>
 void launch_tile_product(const Tiles& tiles, int64_t max_tiles, int64_t depth,
                          const typename Epilogue::Params& params, const ProductMaps& maps,

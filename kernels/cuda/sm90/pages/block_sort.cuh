@@ -5,10 +5,11 @@
 
 namespace millrace::kernels::cuda {
 
-// Ascending; `count` is a power of two. All threads of the block, a multiple of 32, call it with the same
-// arguments, and see the sorted numbers after it.
+// Ascending; `count` is a power of two. All threads of the block, a multiple of 32, call it with
+// the same arguments; all see the sorted numbers when it returns.
 __device__ inline void block_sort(uint64_t* numbers, int count) {
-  // Of distances up to this a warp's pairs lie in 64 numbers that are its own from step to step.
+  // Up to this distance a warp's pairs lie within 64 numbers that no other warp touches between
+  // steps.
   constexpr int kOwn = 32;
   __syncthreads();
   for (int run = 2; run <= count; run *= 2) {

@@ -1,4 +1,5 @@
-// The log of a sum of exponentials, as pairs of maximum and sum that merge in any order.
+// The log of a sum of exponentials, held as maximum and scaled sum. Partial sums merge in any
+// order.
 #pragma once
 
 namespace millrace::kernels::cuda {

@@ -1,15 +1,17 @@
-// Progressive attention of a decode step, all kv heads of a layer in one launch. The blocks of a kv head:
+// Progressive attention of a decode step, all kv heads of a layer in one launch. The blocks of each
+// kv head
 //
-// 1. attend to the units (at most four pages, a warp each) of as many portions as the last token needed;
-//    each unit leaves its softmax state, each page its log mass;
-// 2. wait for each other, and ask the rule about every portion's end, a block an end and query head;
-// 3. wait again. Where no portion was enough, one more is attended, then two, from 1 on;
-// 4. merge the states of the units up to the first portion that was enough for all query heads, and what
-//    stands behind the prompt; a sink takes its share of both.
+// 1. attend to the units (at most four pages, one warp each) of as many portions as the last token
+//    needed; each unit writes its softmax state, each page its log mass;
+// 2. wait for each other, and ask the rule at the end of every portion, one block for each end and
+//    query head;
+// 3. wait again; if no portion was enough, repeat from 1 with one more portion, then two more ...;
+// 4. merge the states of the units up to the first portion that was enough for all query heads with
+//    the tail behind the prompt; a sink then takes its share of both.
 //
-// So which pages count follows from order and rule alone, as if portions came one after the other, and no
-// host is asked. In a layer with a window all pages of the order are attended to, whatever the rule. A
-// cooperative launch: all blocks run at once.
+// So which pages count follows from the order and the rule alone, as if portions were attended one
+// after the other, and the host is not involved. In a layer with a window all pages of the order
+// are attended to, whatever the rule. The launch is cooperative: all blocks run at once.
 
 #include <algorithm>
 #include <type_traits>
@@ -31,15 +33,15 @@ constexpr int kVector = 8;
 constexpr int kWarpThreads = 32;
 constexpr int kThreads = kUnitPages * kWarpThreads;
 constexpr int kTokens = static_cast<int>(kPageTokens);
-// Multiprocessors left to what runs beside: a launch of blocks that wait for each other starts once there
-// is room for all of them.
+// Multiprocessors left to concurrent kernels: a cooperative launch starts only once all its blocks
+// fit.
 constexpr int kSparedSms = 12;
-// Pages of a kv head for the first token, of which nothing is known.
+// Pages of a kv head to begin with for the first token, when nothing is known.
 constexpr int kFirstPages = 64;
 constexpr float kLog2E = 1.44269504F;
 constexpr float kLn2 = 0.69314718F;
 
-// Of a page under up to kHeads queries.
+// A unit's pages, one for each warp, under up to kHeads queries.
 template <int kDim, int kHeads>
 struct UnitShared {
   float weights[kUnitPages][kHeads][kTokens];
@@ -49,7 +51,7 @@ struct UnitShared {
 };
 
 __device__ uint64_t place_of(const PageTables& t, int64_t number) {
-  // Written by what runs beside.
+  // Volatile: concurrent kernels write it.
   return *reinterpret_cast<const volatile uint64_t*>(t.place + number) & ~kLoading;
 }
 
@@ -58,26 +60,26 @@ __device__ bool at_host(const PageTables& t, uint64_t place) {
          static_cast<uint64_t>(t.num_slots) * static_cast<uint64_t>(t.page_bytes);
 }
 
-// Of a page, those that take part.
+// The tokens of a page that take part.
 struct PageTokens {
   int begin, end;
 };
 
-// How a warp lies over rows of K or V: several at once, of each a vector a lane.
+// How a warp reads rows of K or V: several rows at once, one vector for each lane.
 template <typename Element, int kDim, int kHeads>
 struct WarpRows {
   using Raw = std::conditional_t<sizeof(Element) == 1, uint2, uint4>;
-  static constexpr int kLanes = kDim / kVector;  // of a row
+  static constexpr int kLanes = kDim / kVector;  // per row
   static constexpr int kRows = kWarpThreads / kLanes;
-  // On their way at once: 128 bytes of a lane, where eight queries leave it the registers.
+  // Loads in flight: 128 bytes for each lane, if the number of queries leaves it the registers.
   static constexpr int kSteps = kHeads > 4 ? 8 : 128 / static_cast<int>(sizeof(Raw));
 
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int row = lane / kLanes;
   const int element = lane % kLanes * kVector;
 
-  // Calls use(token, vector) for these tokens of a page, with codes where elements are some; and for others
-  // about them, with anything.
+  // Calls use(token, vector) for these tokens of a page, with codes if elements are 8-bit floats.
+  // It is also called for tokens around them, with arbitrary vectors.
   template <typename Use>
   __device__ void for_each(const Element* rows, const PageTokens& tokens, Use use) const {
     constexpr int kRound = kSteps * kRows;
@@ -97,7 +99,7 @@ struct WarpRows {
   }
 };
 
-// A warp's page: scores, times log2(e), where weights will be.
+// Scores of a warp's page, times log2(e), stored where the weights will be.
 template <typename Element, int kDim, int kHeads>
 __device__ void score_keys(const Element* keys, const PageTokens& tokens, float scale_log2,
                            const Vector8 (&q)[kHeads], int warp, UnitShared<kDim, kHeads>& shared) {
@@ -118,7 +120,7 @@ __device__ void score_keys(const Element* keys, const PageTokens& tokens, float 
   });
 }
 
-// Weights relative to the page's own maximum; of tokens that take no part, 0.
+// Weights relative to the page's own maximum; 0 for tokens that take no part.
 template <int kDim, int kHeads>
 __device__ void weigh_page(const PageTokens& tokens, int group, int warp,
                            UnitShared<kDim, kHeads>& shared) {
@@ -178,7 +180,7 @@ __device__ void sum_values(const Element* values, const PageTokens& tokens, int 
   }
 }
 
-// What portions and units are to a kv head whose order has so many pages.
+// Portions and units of a kv head whose order has `count` pages.
 struct HeadPages {
   const PagePortions& portions;
   int count;
@@ -189,13 +191,13 @@ struct HeadPages {
     const int units_before = portion == 0 ? 0 : portions.unit_ends[portion - 1];
     return units_before + (max(0, up_to(portion) - pages_before) + kUnitPages - 1) / kUnitPages;
   }
-  // The first portion that reaches so many pages, or the last one.
+  // The first portion that ends at or after so many pages, or the last portion.
   __device__ int portion_of(int pages) const {
     int portion = 0;
     while (up_to(portion) < min(pages, count)) ++portion;
     return portion;
   }
-  // The last portion of which all pages may be attended to.
+  // The last portion all of whose pages may be attended to.
   __device__ int last_portion(int max_pages) const {
     int portion = portions.num_portions - 1;
     while (portion > 0 && portions.ends[portion - 1] >= count) --portion;
@@ -204,12 +206,12 @@ struct HeadPages {
   }
 };
 
-// Of K, side 0, or V, side 1.
+// Side 0 is K, side 1 is V.
 __device__ float page_scale(const PageAttention& a, int kv_head, int side) {
   return a.page_scales == nullptr ? 1.0F : a.page_scales[2 * kv_head + side];
 }
 
-// The pages of a unit, then their common state.
+// Attends to the pages of a unit, then merges their states into that of the unit.
 template <typename Element, int kDim, int kHeads>
 __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages& pages, int unit,
                             const Vector8 (&q)[kHeads], UnitShared<kDim, kHeads>& shared) {
@@ -260,7 +262,8 @@ __device__ void attend_unit(const PageAttention& a, int kv_head, const HeadPages
   __syncthreads();
 }
 
-// Until all blocks of the kv head have come here for the `times`th time: what they wrote before is seen.
+// Waits until all blocks of the kv head have called this `times` times; their earlier writes are
+// then visible.
 __device__ void meet(int32_t* arrivals, int times) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -290,7 +293,7 @@ __device__ LogSum over_block(LogSum sum, LogSum* parts) {
   return all;
 }
 
-// How the log masses of the pages attended lie about what their digests say.
+// How the log masses of the attended pages are distributed relative to their digests' estimates.
 struct Calibration {
   float mean = 0;
   float deviation = 0;
@@ -339,7 +342,7 @@ __device__ Calibration calibrate(const PageAttention& a, const int32_t* order, i
   return {static_cast<float>(mean), static_cast<float>(sqrt(variance))};
 }
 
-// PageRule::enough behind a portion, for one query head. The whole block.
+// PageRule::enough at the end of a portion, for one query head. Called by the whole block.
 __device__ bool enough(const PageAttention& a, int kv_head, const HeadPages& pages, int g,
                        int portion, RuleShared& shared) {
   const PageTables& t = a.tables;
@@ -376,7 +379,7 @@ __device__ bool enough(const PageAttention& a, int kv_head, const HeadPages& pag
   return over_block(rest, shared.parts).log() + error <= log_attended + a.rule.log_odds;
 }
 
-// The first of these portions that is enough for all query heads, or -1. All threads get it.
+// The first portion in [begin, end) that is enough for all query heads, or -1. All threads get it.
 __device__ int first_enough(const PageAttention& a, int kv_head, int begin, int end) {
   for (int portion = begin; portion < end; ++portion) {
     const int32_t* const answers =
@@ -391,7 +394,7 @@ __device__ int first_enough(const PageAttention& a, int kv_head, int begin, int 
   return -1;
 }
 
-// A slice of a query head's output.
+// Computes a slice of a query head's output.
 template <typename Output, int kDim>
 __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slice, int num_units,
                             float (&shared)[kUnitPages][kWarpThreads], RuleShared& rule) {
@@ -432,8 +435,8 @@ __device__ void merge_units(const PageAttention& a, int kv_head, int g, int slic
   static_cast<Output*>(a.out)[head * kDim + d] = narrow<Output>(out);
 }
 
-// Uses, expectation and counts. A page that was read and not asked for was used, too: what may be asked for
-// next time is read next time.
+// Updates uses, expectations and counters. A page that was read but not asked for counts as used,
+// because it will be read again next time.
 __device__ void account(const PageAttention& a, int kv_head, int count, int read) {
   const PageTables& t = a.tables;
   unsigned foreseen = 0;
@@ -460,7 +463,7 @@ __device__ void account(const PageAttention& a, int kv_head, int count, int read
   if (a.foreseen) atomicAdd(&t.counters[static_cast<int>(PageCounter::kOfForeseen)], pages);
 }
 
-// blockIdx.y: kv head; its blocks share the work.
+// blockIdx.y is the kv head, whose blocks share its work.
 template <typename Element, typename Output, int kDim, int kHeads>
 __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant__ PageAttention a) {
   extern __shared__ __align__(16) std::byte memory[];

@@ -1,4 +1,4 @@
-// Launches of the kernels behind DevicePages, in the order of a step.
+// Launches of the kernels of DevicePages, in the order in which a step uses them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,22 +11,24 @@
 
 namespace millrace::kernels::cuda {
 
-// As many pages of a kv head as are put in order: their keys fill a multiprocessor's shared memory.
+// The most pages of a kv head that can be ordered: their keys fill a multiprocessor's shared
+// memory.
 inline constexpr int64_t kMaxOrderedPages = 16384;
-// Query heads of a kv head that pages are attended under. No model's heads of 256 are more.
+// The most query heads of a kv head. No model with a head dimension of 256 has more.
 constexpr int32_t max_page_group(int32_t head_dim) {
   return head_dim == 256 ? 4 : 8;
 }
 
-// Of a layer's pages that are kept, under q [kv heads * group, head_dim]. head_dim 64, 128 or 256. Zeroes
-// `arrivals` [kv heads], where given.
+// Estimates a layer's kept pages under q [kv heads * group, head_dim]. head_dim: 64, 128 or 256.
+// Zeroes `arrivals` [kv heads] unless it is null.
 void estimate_pages(const PageTables& tables, int32_t layer, const float* q, float scale,
                     const PageEstimates& estimates, int32_t* arrivals, cudaStream_t stream);
-// The same pages. `tail_lse` [kv heads * group] or null.
+// Orders the same pages. `tail_lse`: [kv heads * group] or null.
 void order_pages(const PageTables& tables, const PageEstimates& estimates, const float* tail_lse,
                  const PageOrder& order, cudaStream_t stream);
 
-// Of a layer with a window, without estimates: its pages from `first_page` on that are kept, ascending. Zeroes `arrivals`.
+// For a layer with a window, without estimates: its kept pages from `first_page` on, ascending.
+// Zeroes `arrivals`.
 void list_pages(const PageTables& tables, int32_t layer, int32_t first_page, const PageOrder& order,
                 int32_t* arrivals, cudaStream_t stream);
 
@@ -39,12 +41,12 @@ struct PageAttention {
   PageRuleChoice rule;
   int32_t layer = 0;
   int32_t token = 0;
-  // Where it is not 0, all tokens from it on are attended to: the order is one of list_pages.
+  // If not 0, all tokens from this one on are attended to: the order comes from list_pages.
   int64_t first_token = 0;
-  bool foreseen = false;  // counts what was
-  int32_t max_pages = 0;  // of a kv head: the order's first that may be read
+  bool foreseen = false;  // the layer was foreseen: count the pages that were
+  int32_t max_pages = 0;  // of each kv head, only the first so many of the order may be read
   float scale = 0;        // of products of q and K
-  // [kv heads, 2] of what pages have of K, and of V; null: 1.
+  // [kv heads, 2] scales of the pages' K and V; null: 1.
   const float* page_scales = nullptr;
   const float* q = nullptr;
   const float* tail_lse = nullptr;  // or null, with tail_out
@@ -58,43 +60,45 @@ struct PageAttention {
   float* part_out = nullptr;    // [kv heads, units, group, head_dim]
   float* log_mass = nullptr;    // [kv heads, group, pages], by position in the order
   int32_t* enough = nullptr;    // [kv heads, portions, group]
-  int32_t* arrivals = nullptr;  // [kv heads], zero
+  int32_t* arrivals = nullptr;  // [kv heads], zeroed before the launch
 };
-// Pages are in the output's dtype or, if `float8`, in e4m3.
+// Pages have the output's dtype or, if `float8`, are e4m3.
 void attend_pages(const PageAttention& attention, DType output, bool float8, int num_sms,
                   cudaStream_t stream);
 
-// What one admission chose, until it is copied.
+// The pages and slots that one admission chose, until they are copied.
 inline constexpr int kMaxAdmitted = 256;
 struct AdmittedPages {
   int32_t count;   // 0: copied
-  int32_t number;  // of the admission that filled it
+  int32_t number;  // of the admission that filled the list
   int32_t pages[kMaxAdmitted];
   int32_t slots[kMaxAdmitted];
 };
 
-// Slots for pages of `layer` that have none: the first of an order. `list` gets what is to be copied,
-// unless it still has what was to be copied before.
+// Finds slots for pages of `layer` that have none, the first pages of the order first, and adds
+// them to `list` for copying. No slots are given if the list still has pages of an earlier
+// admission.
 struct PageAdmission {
   PageTables tables;
   int32_t layer = 0;
   int32_t token = 0;
-  bool foreseen = false;  // pages that are expected, else those read
+  bool foreseen = false;  // admits pages that are expected; otherwise the pages read
   PageOrder order;
-  // Layers whose pages keep their slots: steps may be reading them.
+  // The pages of these layers keep their slots, because steps may be reading them.
   int32_t first_kept_layer = 0;
   int32_t num_kept_layers = 0;
   AdmittedPages* list = nullptr;
-  int32_t list_number = 0;  // above 0, another each time
+  int32_t list_number = 0;  // above 0, different each time
 };
 void admit_pages(const PageAdmission& admission, cudaStream_t stream);
-// Behind the admission of that number: fills the slots, maps the pages to them, and empties the list. Nothing
-// where that admission left the list alone: another's is no business of this copy, which may run beside it.
+// Runs after the admission with this number: fills the slots, maps the pages to them and empties
+// the list. Does nothing if that admission did not fill the list: its contents then belong to
+// another admission, whose copy may be running concurrently.
 void copy_admitted(const PageTables& tables, AdmittedPages* list, int32_t list_number,
                    cudaStream_t stream);
 
-// Where every page that is kept has a slot and slot_page says which: fills slots [first, end), and maps their
-// pages to them.
+// For caches in which every kept page has a slot, named by slot_page: fills slots [first_slot,
+// end_slot) and maps their pages to them.
 void fill_slots(const PageTables& tables, int32_t first_slot, int32_t end_slot,
                 cudaStream_t stream);
 

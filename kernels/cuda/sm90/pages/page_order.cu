@@ -1,5 +1,6 @@
-// What digests say of a layer's pages, and the order that they are attended in: PageKernel::estimate and
-// rank_pages of decode/attention, with the same formulas. Of a window all pages by position.
+// Estimates of a layer's pages from their digests, and the order in which they are attended: the
+// same formulas as PageKernel::estimate and rank_pages of decode/attention. In a window the order
+// is by position.
 
 #include "common/check.h"
 #include "common/page_tokens.h"
@@ -23,15 +24,16 @@ __device__ float over_warp(float x) {
   return x;
 }
 
-// Of n scores within `half` of the centre whose mean distance from it is `radius`: the mean of their
-// exponentials is the largest where all are at the centre or at its upper limit.
+// A bound of the log of the mean exponential of scores that lie within `half` of a centre, relative
+// to it, at a mean distance of `radius`. The mean is largest if each is at the centre or the upper
+// limit.
 __device__ float log_mean_bound(float half, float radius) {
   if (half <= 0) return 0;
   const float share = fminf(1.0F, radius / half);
   return half + logf(share + (1 - share) * expf(-half));
 }
 
-// A warp takes a page at a time, a lane kDim / 32 dimensions.
+// A warp takes one page at a time; each lane has kDim / 32 dimensions.
 template <int kDim, bool kBound>
 __global__ void __launch_bounds__(kEstimateThreads)
     estimate_kernel(const PageTables t, int32_t layer, const float* q, float scale,
@@ -84,7 +86,8 @@ __global__ void __launch_bounds__(kEstimateThreads)
         upper = over_warp(upper);
         half = over_warp(half);
         most = over_warp(most);
-        // CpuPageKernel says why: roundings of the bound, of the score that it bounds, of the radius.
+        // Roundings of the bound, of the score that it bounds, and of the radius; CpuPageKernel has
+        // the reasons.
         const float error = 4 * static_cast<float>(kDim + 2) * 0x1p-24F * most;
         const float wide = radius * 1.0001F + 0x1p-20F * most;
         const float by_radius =
@@ -102,15 +105,15 @@ __global__ void __launch_bounds__(kEstimateThreads)
   }
 }
 
-// Numbers that ascend as keys descend.
+// Maps keys to numbers in reverse order: the greatest key gets the smallest number.
 __device__ uint32_t descending(float key) {
   const uint32_t bits = __float_as_uint(key);
   return ~((bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U);
 }
 
-// A thread block a kv head: the log of what its digests promise each query head, a page's key as its
-// greatest share of that, then the pages that lead and the others by key. Pages that are not kept take no
-// part, and come last in what is sorted.
+// One thread block for each kv head. It sums the mass that the digests promise to each query head;
+// the key of a page is its greatest share of such a sum. Leading pages come first, the others by
+// key. Pages that are not kept take no part and are sorted to the end.
 __global__ void __launch_bounds__(kOrderThreads)
     order_kernel(const PageTables t, const PageEstimates estimates, const float* tail_lse,
                  const PageOrder order, int padded) {
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kOrderThreads)
   const int warp = thread / kWarpThreads;
   const float* const rank = estimates.rank + static_cast<int64_t>(kv_head) * t.group * t.num_pages;
 
-  // As many warps to each query head.
+  // The same number of warps for each query head.
   const int warps_a_head = kOrderThreads / kWarpThreads / t.group;
   const int head = warp / warps_a_head;
   if (head < t.group) {
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(kOrderThreads)
   }
 }
 
-// A warp a kv head.
+// One warp for each kv head.
 __global__ void __launch_bounds__(kWarpThreads)
     list_kernel(const PageTables t, int32_t layer, int32_t first_page, const PageOrder order,
                 int32_t* arrivals) {
@@ -187,7 +190,7 @@ __global__ void __launch_bounds__(kWarpThreads)
 
 void estimate_pages(const PageTables& tables, int32_t layer, const float* q, float scale,
                     const PageEstimates& estimates, int32_t* arrivals, cudaStream_t stream) {
-  // A few pages a warp, so that what comes first for a block is spread over them.
+  // A few pages for each warp, so that the fixed cost of a block is shared by them.
   const dim3 grid(
       static_cast<unsigned>(min(128, (tables.num_pages + kEstimateWarps - 1) / kEstimateWarps)),
       static_cast<unsigned>(tables.num_kv_heads));

@@ -1,6 +1,7 @@
-// Which pages have slots. A page's place says where it is read; a copy writes a slot first and the place
-// after it, so that what reads at any moment finds the page at one of the two. A slot changes hands only
-// where no step that runs may have read its old place: the caller says of which layers.
+// The assignment of slots to pages. A page's place says where to read it. A copy writes the slot
+// first and the place afterwards, so that a concurrent reader always finds the page at one of the
+// two. A slot gets a new page only if no running step can have read the old place; the caller names
+// the layers whose slots must stay.
 
 #include <algorithm>
 
@@ -12,15 +13,17 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kAdmitThreads = 1024;
-// Slots that one search for the least useful looks at, from where the last one ended: with 32 layers a
-// token's searches see 4 GiB of slots of 32 KiB once.
+// One search for the least useful slots looks at this many, from where the last search ended. With
+// 32 layers, the searches of one token see 4 GiB of 32 KiB slots once.
 constexpr int kWindow = 4096;
 constexpr float kHalfLife = 8;
 
-// Beside steps, whose own kernels then wait for the multiprocessors that copies have: with six blocks a step of
-// 16 ms of an 8B model took 1.1 ms more than with two (bench/results/h100/decode-device-2026-11-25.txt).
+// While steps run, their kernels wait for the multiprocessors that copies occupy: with six blocks a
+// 16 ms step of an 8B model took 1.1 ms longer than with two
+// (bench/results/h100/decode-device-2026-11-25.txt).
 constexpr int kCopyBlocks = 2;
-// With nothing beside, as many as the bus needs to be full (bench/results/h200/service-prefix-2026-11-24.txt, section 1).
+// While nothing else runs: as many as it takes to saturate the bus
+// (bench/results/h200/service-prefix-2026-11-24.txt, section 1).
 constexpr int kFillBlocks = 6;
 constexpr int kCopyThreads = 1024;
 
@@ -35,25 +38,26 @@ __device__ int32_t layer_of(const PageTables& t, int64_t number) {
   return static_cast<int32_t>(number / (static_cast<int64_t>(t.num_kv_heads) * t.num_pages));
 }
 
-// Uses as of the token that the page's layer was last computed for.
+// The page's uses, decayed to `token`, the one that its layer was last computed for.
 __device__ float worth(const PageTables& t, int64_t number, int32_t token) {
   const int32_t last = t.last[number];
   if (last < 0) return 0;
   return t.heat[number] * exp2f(-static_cast<float>(max(0, token - last)) / kHalfLife);
 }
 
-// Pages of the order's beginning that have no slot.
+// Pages at the beginning of the order that have no slot. Returns how many.
 __device__ int find_candidates(const PageAdmission& a, int32_t* candidates, int* count) {
   const PageTables& t = a.tables;
   const auto wanted = [&](int kv_head) {
     if (!a.foreseen) return a.order.read[kv_head];
-    // More than the last token's: a prediction is not quite in the order of the layer itself.
+    // Some more than the last token needed: a predicted order differs a little from the layer's
+    // own.
     const int expected = t.expected[a.layer * t.num_kv_heads + kv_head];
     return min(a.order.count[kv_head], expected + max(2, expected / 8));
   };
   int most = 0;
   for (int h = 0; h < t.num_kv_heads; ++h) most = max(most, wanted(h));
-  // Of all heads by turns, the first pages first.
+  // Heads take turns, each with its first pages first.
   for (int base = 0; base < most * t.num_kv_heads; base += kAdmitThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
     const int kv_head = i % t.num_kv_heads, position = i / t.num_kv_heads;
@@ -71,7 +75,7 @@ __device__ int find_candidates(const PageAdmission& a, int32_t* candidates, int*
   return min(*count, kMaxAdmitted);
 }
 
-// The slots of a window, the least useful first; those that must stay are last, as ~0.
+// Sorts the slots of a window, the least useful first. Slots that must stay come last, as ~0.
 __device__ void rank_slots(const PageAdmission& a, int32_t hand, int window, uint64_t* keys) {
   const PageTables& t = a.tables;
   for (int i = static_cast<int>(threadIdx.x); i < kWindow; i += kAdmitThreads) {
@@ -115,7 +119,7 @@ __global__ void __launch_bounds__(kAdmitThreads)
       slot = first_free + thread;
     } else if (thread - num_free < kWindow) {
       const uint64_t key = keys[thread - num_free];
-      // What is foreseen will have been read once more.
+      // A foreseen page is expected to be read once more.
       const float value = worth(t, number, a.token) + (a.foreseen ? 1 : 0);
       if (key != ~uint64_t{0} && __uint_as_float(static_cast<uint32_t>(key >> 32)) < value) {
         slot = static_cast<int32_t>(key);
@@ -141,8 +145,8 @@ __global__ void __launch_bounds__(kAdmitThreads)
             static_cast<unsigned long long>(taken));
 }
 
-// Of `count` pages, which all blocks share. Two of a block are on their way at once. `page_of` and
-// `slot_of`: number and slot of each.
+// Copies `count` pages, divided among all blocks; a block copies two at a time. `page_of` and
+// `slot_of` give the number and the slot of each.
 template <typename PageOf, typename SlotOf>
 __device__ void copy_into_slots(const PageTables& t, int count, PageOf page_of, SlotOf slot_of) {
   const int64_t vectors = t.page_bytes / static_cast<int64_t>(sizeof(uint4));
@@ -190,7 +194,7 @@ __global__ void __launch_bounds__(kCopyThreads)
       [first_slot](int i) { return first_slot + i; });
 }
 
-// A list that was filled again since is somebody else's.
+// A list that has been filled again since belongs to a later admission.
 __global__ void empty_kernel(AdmittedPages* list, int32_t list_number) {
   if (list->number == list_number) list->count = 0;
 }

@@ -1,5 +1,5 @@
-// What the kernels of DevicePages (kernels/pages/device_pages.h) share: tables of all pages, which live as
-// long as it does, and the order of one layer's. All pointers are device memory.
+// What the kernels of DevicePages (kernels/pages/device_pages.h) share: tables of all pages, which
+// live as long as DevicePages, and the order of one layer's pages. All pointers are device memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace millrace::kernels::cuda {
 
-// In the lowest bit of a page's place: its slot is being filled.
+// The lowest bit of a page's place: set while its slot is being filled.
 inline constexpr uint64_t kLoading = 1;
 
 enum class PageCounter : int32_t {
@@ -37,14 +37,14 @@ struct PageTables {
   const std::byte* host;         // [all pages], page-locked
   std::byte* slots;              // [num_slots]
   const float* digests;          // [all pages, 3, head_dim]
-  uint64_t* place;               // [all pages] address; 0 for ever: not kept
-  float* heat;                   // [all pages] uses, as of `last`
+  uint64_t* place;               // [all pages] address; always 0 if not kept
+  float* heat;                   // [all pages] decayed number of uses, as of `last`
   int32_t* last;                 // [all pages] token of the last use; -1: none
-  int32_t* foreseen;             // [all pages] 1 + the token it was foreseen for
-  int32_t* expected;             // [layers, kv heads] pages that the last token needed
+  int32_t* foreseen;             // [all pages] 1 + the token it was last foreseen for
+  int32_t* expected;             // [layers, kv heads] number of pages that the last token needed
   int32_t* slot_page;            // [num_slots]; -1: none
   int32_t* free_slot;            // the first slot never used
-  int32_t* hand;                 // where the search for slots goes on
+  int32_t* hand;                 // the slot where the next search for slots starts
   unsigned long long* counters;  // [PageCounter]
 
   __host__ __device__ int64_t number(int32_t layer, int32_t kv_head, int32_t page) const {
@@ -59,25 +59,25 @@ struct PageTables {
   }
 };
 
-// What the digests say of each page under each query, [kv heads, group, pages]: PageEstimate.
+// The PageEstimate of each page under each query, [kv heads, group, pages].
 struct PageEstimates {
-  float* bound;  // null where the rule is calibrated
+  float* bound;  // null if the rule is calibrated
   float* centre;
   float* spread;
-  float* rank;  // -inf, and the others anything: the page is not kept
+  float* rank;  // -inf: the page is not kept, and its other numbers are undefined
 };
 
 struct PageOrder {
-  int32_t* pages;     // [kv heads, pages], of which count those that there are
+  int32_t* pages;     // [kv heads, pages], of which the first `count` are valid
   int32_t* count;     // [kv heads]
-  int32_t* attended;  // [kv heads] of them, the first; or kNotEnough
-  int32_t* read;      // [kv heads] those and what was read ahead of the rule's answer
+  int32_t* attended;  // [kv heads] how many of them the rule asked for, or kNotEnough
+  int32_t* read;      // [kv heads] these and the pages read ahead of the rule's answer
 };
-// The pages that might be read were not: nothing was left behind.
+// The pages that may be read were too few: the step wrote no output.
 inline constexpr int32_t kNotEnough = -1;
 
-// Portions cut into units of at most kUnitPages, by position in an order of all pages. Of a shorter order
-// the last portion is cut where it ends.
+// Portions, cut into units of at most kUnitPages, by position in an order of all pages. If an order
+// is shorter, its last portion ends where the order ends.
 inline constexpr int kUnitPages = 4;
 struct PagePortions {
   const int32_t* ends;        // [num_portions] pages up to the portion's end

@@ -10,7 +10,8 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// One phase completes when `arrivals` threads have arrived and the bytes they expect have landed.
+// A phase completes when `arrivals` threads have arrived and the bytes that they expect have
+// landed.
 __device__ inline void barrier_init(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals));
@@ -54,7 +55,7 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
-// Orders shared memory that threads wrote before what the tensor cores read next.
+// Orders earlier writes of threads to shared memory before later reads by the tensor cores.
 __device__ inline void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -10,21 +10,22 @@
 
 namespace millrace::kernels::cuda::ptx {
 
-// Of this block in its cluster.
+// The rank of this block in its cluster.
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 
-// Until all threads of all blocks of the cluster are here; orders their shared memory.
+// Waits until all threads of all blocks of the cluster are here; orders their shared memory.
 __device__ inline void synchronise_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// At the barrier that the block of this rank has where the caller has `barrier`. Orders nothing
-// that the thread wrote: a release at the scope of the cluster would cost a fence of the whole GPU.
+// Arrives at the barrier that the block of this rank has at the address of the caller's `barrier`.
+// It does not order the thread's writes: a release at cluster scope would cost a fence of the whole
+// GPU.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"
@@ -36,8 +37,8 @@ __device__ inline void barrier_arrive_at(uint64_t* barrier, uint32_t rank) {
       : "memory");
 }
 
-// copy_box into the same place of every block whose bit of `ranks` is set; counts its bytes on the
-// barrier of each.
+// Like copy_box, but to the same address in every block whose bit in `ranks` is set. Counts the
+// bytes on the barrier of each.
 __device__ inline void copy_box_to_all(uint32_t shared, const CUtensorMap& map, int32_t x,
                                        int32_t y, int32_t z, uint64_t* barrier, uint16_t ranks) {
   asm volatile(

@@ -1,5 +1,5 @@
-// Copies between global and shared memory that a thread need not wait for: 16 bytes by cp.async,
-// boxes of a tensor and bytes in a row by the copy engine (PTX ISA 9.0, "cp.async", "cp.async.bulk" and
+// Asynchronous copies between global and shared memory: 16 bytes by cp.async, boxes of a tensor and
+// contiguous bytes by the copy engine (PTX ISA 9.0, "cp.async", "cp.async.bulk" and
 // "cp.async.bulk.tensor").
 #pragma once
 
@@ -11,15 +11,15 @@
 
 namespace millrace::kernels::cuda::ptx {
 
-// 16 bytes; zeros when `present` is false (the source is then not read).
+// Copies 16 bytes; zeros if `present` is false (the source is then not read).
 __device__ inline void copy_16_bytes(uint32_t shared, const void* global, bool present) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(present ? 16 : 0)
                : "memory");
 }
 
-// The box of `map` at (x, y, z), x fastest; out-of-range elements are zeros. Counts its bytes on
-// `barrier`. One thread.
+// Loads the box of `map` at (x, y, z), x fastest; out-of-range elements are zeros. Counts its bytes
+// on `barrier`. One thread.
 __device__ inline void copy_box(uint32_t shared, const CUtensorMap& map, int32_t x, int32_t y,
                                 int32_t z, uint64_t* barrier) {
   asm volatile(
@@ -29,8 +29,8 @@ __device__ inline void copy_box(uint32_t shared, const CUtensorMap& map, int32_t
       : "memory");
 }
 
-// The other way: what lies at `shared`, written before a fence_async_shared, goes to the box; what
-// is out of range goes nowhere. One thread, which then commits.
+// The reverse: stores the data at `shared`, which was written before a fence_async_shared, to the
+// box; out-of-range elements are dropped. One thread, which then commits.
 __device__ inline void store_box(const CUtensorMap& map, int32_t x, int32_t y, int32_t z,
                                  uint32_t shared) {
   asm volatile(
@@ -38,8 +38,8 @@ __device__ inline void store_box(const CUtensorMap& map, int32_t x, int32_t y, i
       "r"(x), "r"(y), "r"(z), "r"(shared)
       : "memory");
 }
-// Bytes in a row, whole 16s from an address of whole 16s: to shared memory, counted on `barrier`, and from
-// there, as store_box. `global` may be host memory that the GPU reaches. One thread.
+// Copies contiguous bytes, with size and address multiples of 16, to shared memory, counted on
+// `barrier`, or back, like store_box. `global` may be host memory that the GPU reaches. One thread.
 __device__ inline void copy_bytes(uint32_t shared, const void* global, uint32_t bytes,
                                   uint64_t* barrier) {
   asm volatile(
@@ -56,14 +56,14 @@ __device__ inline void store_bytes(void* global, uint32_t shared, uint32_t bytes
 __device__ inline void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until the shared memory of this thread's stores may be written again, but for that of the last
-// kPending commits.
+// Waits until the shared memory of this thread's stores may be written again, except that of the
+// last kPending commits.
 template <int kPending = 0>
 __device__ inline void wait_for_stores_to_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Brings the 128 bytes around the address near, for a read soon to come.
+// Prefetches the 128 bytes around the address.
 __device__ inline void prefetch_line(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
 }

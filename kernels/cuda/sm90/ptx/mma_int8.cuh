@@ -1,10 +1,10 @@
 // A warp's product of small int8 matrices (PTX ISA 9.0, "mma.m16n8k32"): 16 rows of A times 8 rows of
 // B, over 32 columns, added to int32.
 //
-// Fragments, of lane l:
-//   A    four columns from 4 (l % 4) a register: of row l / 4, of row l / 4 + 8, and both again 16
-//        columns on
-//   B    of row l / 4 the same columns, and again 16 on
+// Fragments of lane l:
+//   A    four columns from 4 (l % 4) in each register: of row l / 4, of row l / 4 + 8, and the
+//        same 16 columns further
+//   B    the same columns of row l / 4, and again 16 columns further
 //   sums (l / 4, 2 (l % 4) + {0, 1}) and (l / 4 + 8, the same): row of A, row of B
 #pragma once
 

@@ -1,4 +1,4 @@
-// Registers of warpgroups with different roles, and what the row tiles compute with.
+// Register allocation of warpgroups with different roles, and small operations of the row tiles.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ __device__ inline void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The same in all lanes, which the compiler must know: of addresses of matrices, because it keeps
-// uniform ones in registers of their own and else spends some eighty instructions a tile on moving
-// them there; of conditions, because products stay asynchronous only past branches that a warp
+// Tells the compiler that a value is the same in all lanes. For addresses of matrices: it keeps
+// uniform ones in uniform registers, and otherwise spends some eighty instructions per tile on
+// moving them there. For conditions: products stay asynchronous only across branches that a warp
 // takes together.
 template <typename T>
 __device__ inline T uniform(T value) {
@@ -45,8 +45,8 @@ __device__ inline uint32_t pack(float low, float high) {
   return packed;
 }
 
-// The same, but what lies beyond the range of Float16 becomes its largest number, 65,504: what is
-// stored stays finite. NaN stays NaN.
+// The same, but numbers beyond the range of Float16 become its largest, 65,504, so that what is
+// stored is finite. NaN stays NaN.
 template <typename Element>
 __device__ inline uint32_t pack_finite(float low, float high) {
   if constexpr (std::is_same_v<Element, Float16>) {

@@ -1,14 +1,14 @@
 // Warpgroup matrix products: A from registers or shared memory, B from shared memory, accumulators
-// in registers: float32 of factors of 16 bits or of 8-bit floats, int32 of int8 (PTX ISA 9.0,
-// "wgmma.mma_async"). Issued by the 128 threads of a warpgroup together; the registers of A and of
-// the accumulators must not be touched until wgmma_wait says so.
+// in registers: float32 for 16-bit factors and 8-bit floats, int32 for int8 (PTX ISA 9.0,
+// "wgmma.mma_async"). The 128 threads of a warpgroup issue them together. The registers of A and of
+// the accumulators must not be touched until wgmma_wait returns.
 //
-// Fragments, of lane l of warp w of the warpgroup:
+// Fragments of lane l of warp w of the warpgroup:
 //   accumulator  columns 8 j + 2 (l % 4) + {0, 1}: of row 16 w + l / 4 in elements 4 j + {0, 1},
 //                of row 16 w + l / 4 + 8 in elements 4 j + {2, 3}.
-//   A            of a slice of 16 columns, 4 registers of two elements: (row, 2 (l % 4)),
-//                (row + 8, the same), and both again 8 columns on. Of int8 the same bytes: a slice
-//                of 32 columns, four to a register.
+//   A            a slice of 16 columns in 4 registers of two elements: (row, 2 (l % 4)),
+//                (row + 8, the same), and both again 8 columns further. For int8 the same bytes: a
+//                slice of 32 columns, four to a register.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 namespace millrace::kernels::cuda::ptx {
 
 // Matrices in shared memory are tiles of 64 elements (128 bytes) by rows, in the 128-byte swizzle
-// of the copy engine, 1,024-byte aligned. `panel_stride`: bytes between two such tiles side by
-// side, used where B's columns run along the 128 bytes (transposed B) and exceed 64.
+// of the copy engine, 1,024-byte aligned. `panel_stride`: bytes between two neighbouring tiles,
+// used if B's columns run along the 128 bytes (transposed B) and exceed 64.
 __device__ inline uint64_t matrix_descriptor(uint32_t shared, uint32_t panel_stride) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = 1024;  // bytes from one group of 8 rows to the next
@@ -48,7 +48,7 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from moving uses of the registers across the point where it stands.
+// Keeps the compiler from moving uses of the registers across this point.
 template <int kCount>
 __device__ inline void fence_operand(float (&registers)[kCount]) {
 #pragma unroll
@@ -87,8 +87,8 @@ __device__ inline void fence_operand(uint32_t (&registers)[kCount]) {
 #define MR_OPERANDS_128(c)                                                                \
   MR_OPERANDS_64(c), MR_OPERANDS_16(c, 64), MR_OPERANDS_16(c, 80), MR_OPERANDS_16(c, 96), \
       MR_OPERANDS_16(c, 112)
-// One instruction for its shape and types. `FACTORS` are A and B as operands, `KEEP` the operand
-// that says whether to keep what the accumulators hold, `LAYOUT` which factors are transposed.
+// One instruction for a shape and types. `FACTORS` are the operands A and B, `KEEP` is the operand
+// that says whether to add to the accumulators, `LAYOUT` says which factors are transposed.
 #define MR_WGMMA(SHAPE_AND_TYPES, NUMBERS, FACTORS, KEEP, LAYOUT)            \
   "{\n"                                                                      \
   ".reg .pred keep;\n"                                                       \
@@ -142,8 +142,8 @@ struct IsFloat16<Float16> : std::true_type {};
 template <typename Element>
 inline constexpr bool kIsFloat16 = IsFloat16<Element>::value;
 
-// `c` and `a` are whole or part of a thread's register arrays, at constant indices. `keep` false
-// starts from zero. Element: BFloat16 or Float16, of both factors.
+// `c` and `a` are all or part of a thread's register arrays, at constant indices. If `keep` is
+// false, sums start from zero. Element: BFloat16 or Float16, the type of both factors.
 template <typename Element, int kColumns, bool kTransposedB>
 struct Wgmma;
 

@@ -1,6 +1,6 @@
-// Reductions over a thread block of whole warps, the same on every thread and in the same order in
-// every run. Each kind at most once in a kernel: its room in shared memory is not guarded for a
-// second.
+// Reductions over a thread block of whole warps, with the same result on every thread and in the
+// same order in every run. A kernel may use each kind at most once: nothing protects its shared
+// memory from a second use.
 #pragma once
 
 namespace millrace::kernels::cuda {
@@ -8,7 +8,7 @@ namespace millrace::kernels::cuda {
 inline constexpr int kWarpThreads = 32;
 inline constexpr int kMaxBlockThreads = 1024;
 
-// combine(a, b), of which the order of the two does not matter.
+// combine(a, b) must be commutative.
 template <typename Combine>
 __device__ float block_reduce(float value, const Combine& combine) {
   __shared__ float warp_values[kMaxBlockThreads / kWarpThreads];
@@ -28,7 +28,7 @@ __device__ inline float block_sum(float value) {
   return block_reduce(value, [](float a, float b) { return a + b; });
 }
 
-// Of numbers; NaN only where all are.
+// Ignores NaN, unless all values are NaN.
 __device__ inline float block_max(float value) {
   return block_reduce(value, [](float a, float b) { return fmaxf(a, b); });
 }

@@ -10,8 +10,8 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// What one thread block moves: enough to have all of its loads in flight, small enough that a piece
-// of a short prompt still spreads over the GPU.
+// Bytes that one thread block moves: enough to have all of its loads in flight, few enough that a
+// piece of a short prompt still spreads over the GPU.
 constexpr int64_t kChunkBytes = 32 << 10;
 
 struct Planes {
@@ -30,13 +30,14 @@ __device__ void copy_words(char* to, const char* from, int64_t bytes) {
   for (int64_t i = threadIdx.x; i < count; i += kThreads) words_to[i] = words_from[i];
 }
 
-// Of a million tokens on four GPUs the last row tile of all ranks has some 16: stripes of 2,304 tokens, tiles of 8,192
-// rows. Shorter prompts have shorter stripes, and more of them in a tile.
+// For a million tokens on four GPUs, the last row tile of all ranks has some 16 pieces: stripes of
+// 2,304 tokens, tiles of 8,192 rows. Shorter prompts have shorter stripes, and more of them in a
+// tile.
 constexpr size_t kFewPieces = 32;
 using FewPieces = std::array<CopyPiece, kFewPieces>;
 
-// Grid: chunks of the longest piece, pieces, planes. Pieces: FewPieces, which a launch carries along, or an address in
-// the device's memory.
+// Grid: chunks of the longest piece, pieces, planes. Pieces: FewPieces, which are kernel
+// parameters, or an address in device memory.
 template <typename Pieces>
 __global__ void copy_pieces_kernel(const __grid_constant__ Pieces pieces, Planes planes) {
   const CopyPiece piece = pieces[blockIdx.y];

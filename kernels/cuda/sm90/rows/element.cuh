@@ -1,4 +1,4 @@
-// Single elements on the device: to float32 and back.
+// Converts single elements to float32 and back, on the device.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,7 +21,7 @@ __device__ inline float widen(Float16 x) {
   return __half2float(__ushort_as_half(x.bits));
 }
 
-// To the nearest, ties to even; in Float16 at most 65,504 (ptx::pack_finite).
+// Rounds to nearest, ties to even; Float16 is clamped to 65,504 (ptx::pack_finite).
 template <typename Element>
 __device__ inline Element narrow(float x) {
   if constexpr (std::is_same_v<Element, float>) {

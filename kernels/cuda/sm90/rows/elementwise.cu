@@ -1,5 +1,5 @@
-// Embedding, RMSNorm and the residual sum. All of them are bound by memory: each element
-// is read once and written once, 16 bytes an access, a thread block a row.
+// Embedding, RMSNorm and the residual sum. All of them are memory-bound: each element is read once
+// and written once, with 16-byte accesses, and one thread block per row.
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxThreads = kMaxBlockThreads;
 constexpr int kVector = 8;
 
-// Threads of a block that handles `num_vectors` vectors, some a thread.
+// The number of threads of a block that handles `num_vectors` vectors.
 int threads_for(int64_t num_vectors, int64_t vectors_per_thread) {
   const int64_t threads =
       round_up(ceil_div(std::max<int64_t>(num_vectors, 1), vectors_per_thread), kWarpThreads);
@@ -43,8 +43,8 @@ __global__ void embed_kernel(const int32_t* token_ids, const Element* table, int
   }
 }
 
-// Vectors of a row that a thread keeps in registers between the sum and the output, so that the row
-// is read once.
+// The number of vectors of a row that a thread keeps in registers between the sum and the output,
+// so that the row is read once.
 constexpr int kHeldVectors = 2;
 
 template <typename Element>

@@ -1,5 +1,6 @@
-// Rows quantised to 8-bit floats: what norms, attention and SwiGLU leave for a product. Bound by
-// memory: a row is read once, held in registers until its largest magnitude is known, and written.
+// Quantises rows to 8-bit floats: the outputs of norms, attention and SwiGLU that a product reads.
+// It is memory-bound: a row is read once, held in registers until its largest magnitude is known,
+// and written.
 
 #include <cuda_fp16.h>
 
@@ -33,7 +34,8 @@ __device__ float largest_of(const Vector8& v, float largest) {
   return largest;
 }
 
-// Of a row of `cols` that stays in registers. All threads; thread 0 writes the scale.
+// Quantises a row of `cols` elements that stays in registers. Called by all threads; thread 0
+// writes the scale.
 template <int kHeld>
 __device__ void quantize_held(const Vector8 (&held)[kHeld], int64_t cols, int64_t row,
                               const Float8Matrix& out) {
@@ -53,11 +55,11 @@ __device__ void quantize_held(const Vector8 (&held)[kHeld], int64_t cols, int64_
   }
 }
 
-// 256 threads, so that a multiprocessor has several rows in flight while one waits for its largest;
-// 16,384 columns of 56 to 64 registers.
+// 256 threads, so that a multiprocessor has several rows in flight while one waits for its largest
+// magnitude; 16,384 columns take 56 to 64 registers.
 constexpr int kThreads = 256;
 
-// The rows of a grid, or those that it names.
+// All rows of a grid, or the rows with given numbers.
 struct AllRows {
   __device__ int64_t operator[](unsigned block) const { return block; }
 };
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   quantize_held(held, out.cols, row, out);
 }
 
-// Of rows too long to hold: read twice, the second time from the L2 cache.
+// For rows that are too long for registers: read twice, the second time from the L2 cache.
 template <typename Element, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     quantize_long_kernel(const Element* a, int64_t row_stride, const Rows rows, Float8Matrix out) {
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// As rms_norm's.
+// The same as in rms_norm.
 constexpr int kNormHeld = 2;
 
 __global__ void __launch_bounds__(kMaxBlockThreads)

@@ -1,4 +1,4 @@
-// Some rows of a matrix quantised to 8-bit floats, which the device knows by number.
+// Quantises some rows of a matrix to 8-bit floats. The row numbers are in device memory.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace millrace::kernels::cuda {
 
-// As float8_quantize(), of the rows that `rows`, `num_rows` numbers in device memory, names; the others of
-// `out` and their scales stay as they are.
+// Like float8_quantize(), but only for the rows in `rows`, `num_rows` numbers in device memory. The
+// other rows of `out` and their scales are not written.
 void float8_quantize_rows(const Float8QuantizeParams& params, const int32_t* rows, int64_t num_rows,
                           Context& context);
 

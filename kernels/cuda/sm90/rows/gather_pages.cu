@@ -1,8 +1,8 @@
-// Each warp takes a page at a time through a buffer of its own in shared memory:
+// Each warp moves one page at a time through a buffer of its own in shared memory:
 //   copy engine: page, host -> buffer
-//   copy engine: halves, buffer -> device     beside it the warp: checksum of the buffer
-// One multiprocessor so reads some 26 GB/s from the host, and two what the bus has, where ordinary loads
-// take eight for it (docs/notebook/prefix-on-gpus.md).
+//   copy engine: halves, buffer -> device     meanwhile the warp: checksum of the buffer
+// So one multiprocessor reads some 26 GB/s from the host, and two saturate the bus, which takes
+// eight with ordinary loads (docs/notebook/prefix-on-gpus.md).
 #include "kernels/cuda/sm90/rows/gather_pages.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int64_t kMaxPageBytes = 64 << 10;
-// As many pages on their way as shared memory holds: what is on its way is what the bus gives.
+// As many pages in flight as shared memory holds: throughput grows with the bytes in flight.
 constexpr int64_t kBufferBytes = 3 * kMaxPageBytes;
 constexpr int kMaxWarps = 24;
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     }
     const uint64_t checksum = page_checksum(buffer, page_bytes / kChecksumBlockBytes);
     if (leads && checksum != page.checksum) *arguments.damaged = i;
-    __syncwarp();  // all have read the buffer
+    __syncwarp();  // all lanes have read the buffer
   }
   if (leads) ptx::wait_for_stores_to_read();
 }

@@ -1,5 +1,5 @@
-// CopyLane::gather_pages on a GPU: one thread block, so that all other multiprocessors are left to the
-// operations beside it.
+// CopyLane::gather_pages on a GPU. It uses one thread block, so that all other multiprocessors are
+// left to concurrent operations.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,9 +10,9 @@
 
 namespace millrace::kernels::cuda {
 
-// In the order of `stream`. The pages lie in host memory that the GPU reaches under the same addresses
-// (locked_memory.h). `damaged`, page-locked, gets the place of a page that does not match its
-// checksum, and is left as it is where all do.
+// Runs in the order of `stream`. The pages are in host memory that the GPU reads at the same
+// addresses (locked_memory.h). If a page does not match its checksum, its place is written to
+// `damaged`, which is page-locked; otherwise `damaged` is not written.
 void gather_pages(const GatherPagesParams& params, int32_t* damaged, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -1,5 +1,6 @@
-// K and V as 8-bit floats under one scale, and back. Bound by memory: a thread moves eight elements at a
-// time. Divided, not multiplied by an inverse, as on the host: the same bits.
+// Encodes K and V as 8-bit floats under one scale, and decodes them. Memory-bound: a thread moves
+// eight elements at a time. It divides by the scale rather than multiplying by its inverse, as the
+// host does, to get the same bits.
 #include <algorithm>
 
 #include "common/check.h"
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   store8(decode8(codes, params.scale), x + blockIdx.y * params.x_stride + i);
 }
 
-// What a thread block decodes of a piece: some loads in flight for each thread.
+// Elements of a piece that a thread block decodes: some loads in flight for each thread.
 constexpr int64_t kPieceTile = 4 * kThreads * kFloat8Step;
 
 // Grid: tiles of the longest piece, pieces, planes.

@@ -1,12 +1,13 @@
 // checksum() (common/checksum.h) of a page in shared memory, by the 32 threads of a warp: XXH3-64 with its
 // default secret and seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
 //
-// 1. The input is blocks of 16 stripes of 64 bytes. Eight accumulators of 64 bits run over it: thread i
-//    of a group of four has accumulators 2 i and 2 i + 1, and so 16 bytes of each stripe.
-// 2. A block adds to the accumulators a sum that does not depend on them. So the warp's eight groups sum
-//    eight blocks at once, and
-// 3. all groups then go through these sums one after the other, as between two blocks the accumulators are
-//    scrambled.
+// 1. The input consists of blocks of 16 stripes of 64 bytes, and there are eight 64-bit
+//    accumulators. Thread i of a group of four has accumulators 2 i and 2 i + 1, and so 16 bytes of
+//    each stripe.
+// 2. A block adds to the accumulators a sum that does not depend on them. So the warp's eight
+//    groups sum eight blocks at once.
+// 3. All groups then add these sums one after the other, because the accumulators are scrambled
+//    between two blocks.
 // 4. The eight accumulators are merged into the checksum.
 #pragma once
 
@@ -27,14 +28,14 @@ static __constant__ const uint64_t kSecret[24] = {
     0x3f349ce33f76faa8, 0x1d4f0bc7c7bbdcf9, 0x3159b4cd4be0518a, 0x647378d9c97e9fc8,
     0xc3ebd33483acc5ea, 0xeb6313faffa081c5, 0x49daf0b751dd0d17, 0x9e68d429265516d3,
     0xfca1477d58be162b, 0xce31d07ad1b8f88f, 0x280416958f3acb45, 0x7e404bbbcafbd7af};
-// From its byte 121 on, for the last stripe, and from byte 11 on, for the end.
+// The secret from byte 121 on, for the last stripe, and from byte 11 on, for the end.
 static __constant__ const uint64_t kLastSecret[8] = {
     0xea647378d9c97e9f, 0xc5c3ebd33483acc5, 0x17eb6313faffa081, 0xd349daf0b751dd0d,
     0x2b9e68d429265516, 0x8ffca1477d58be16, 0x45ce31d07ad1b8f8, 0xaf280416958f3acb};
 static __constant__ const uint64_t kMergeSecret[8] = {
     0x6dd4de1cad21f72c, 0xa44072db979083e9, 0xe679cb1f67b3b7a4, 0xd05a8278e5c0cc4e,
     0x4608b82172ffcc7d, 0x9035e08e2443f774, 0x52283c4c263a81e6, 0x65d088cb00c391bb};
-// What the accumulators begin with.
+// Initial values of the accumulators.
 static __constant__ const uint64_t kFirst[8] = {
     0x00000000c2b2ae3d, 0x9e3779b185ebca87, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
     0x85ebca77c2b2ae63, 0x0000000085ebca77, 0x27d4eb2f165667c5, 0x000000009e3779b1};
@@ -49,8 +50,8 @@ __device__ inline uint64_t product_of_halves(uint64_t x) {
 
 }  // namespace page_checksum_detail
 
-// `page`: 16-byte aligned, num_blocks of kChecksumBlockBytes, in shared memory. All threads of the warp; all
-// get the checksum.
+// `page`: 16-byte aligned, num_blocks of kChecksumBlockBytes, in shared memory. Called by all
+// threads of the warp; all get the checksum.
 __device__ inline uint64_t page_checksum(const std::byte* page, int num_blocks) {
   namespace detail = page_checksum_detail;
   constexpr int kStripes = 16;

@@ -1,10 +1,11 @@
-// Splits a QKV projection, normalises and turns Q and K, and writes K and V head-major.
+// Splits a QKV projection, normalises and rotates Q and K, and writes K and V head-major.
 //
-// A thread block is a row: its first threads work out the row's cosines and sines once, for all
-// heads; then each thread takes a pair of vectors of one head after another: elements i.. and i +
-// rotary_dim / 2 .. of those that turn, 16 in a row of the others, and of all where neighbours turn.
-// The threads of a head are neighbours in a warp, so its norm is a few shuffles; the scale of a norm
-// over all heads is known from the sums that qkv_squares leaves. Everything is read and written once.
+// A thread block computes one row. Its first threads compute the row's cosines and sines once, for
+// all heads. Then each thread takes pairs of vectors, one head after another: of the elements that
+// rotate, those from i and from i + rotary_dim / 2 on; of the others, and of all if neighbours
+// rotate, 16 consecutive ones. The threads of a head are neighbours in a warp, so its norm is a few
+// shuffles; the scale of a norm over all heads follows from the sums of qkv_squares. Everything is
+// read and written once.
 
 #include <bit>
 
@@ -24,7 +25,7 @@ constexpr int kMaxHalf = 128;  // head_dim 256
 
 enum class Norm { kNone, kOfHeads, kOverAllHeads };
 
-// Where the heads of a row go. Input is float or BFloat16, Output any element type.
+// Where the heads of a row are written. Input is float or BFloat16, Output any element type.
 template <typename Input, typename Output>
 struct RowSplit {
   const Input* qkv;
@@ -54,7 +55,8 @@ struct RowSplit {
     return v + ((head - num_kv_heads) * kv_stride + row) * head_dim;
   }
 
-  // The mean square of what is normalised together with `head`, by a norm over all heads.
+  // For a norm over all heads: the mean square of everything that is normalised together with
+  // `head`.
   __device__ float mean_square(int64_t row, int32_t head) const {
     return head < num_query_heads ? squares[2 * row] / num_q_squares
                                   : squares[2 * row + 1] / num_k_squares;
@@ -69,7 +71,7 @@ struct RowSplit {
   }
 };
 
-// The sum over the `num_lanes` lanes, a power of two, that have a head; all of them call it.
+// The sum over the `num_lanes` lanes (a power of two) that share a head; all of them call it.
 __device__ float sum_of_head(float value, int num_lanes) {
   const unsigned lane = threadIdx.x % 32;
   const unsigned of_head = (1u << num_lanes) - 1;  // 16 at most
@@ -93,7 +95,7 @@ __device__ void scale_by(Vector8& v, float scale, const float* weights) {
   for (int e = 0; e < kVector; ++e) v[e] = v[e] * scale * weight[e];
 }
 
-// Elements of one vector with those of the other.
+// Rotates the elements of one vector with those of the other.
 __device__ void turn(Vector8& first, Vector8& second, const Vector8& cosine, const Vector8& sine) {
 #pragma unroll
   for (int e = 0; e < kVector; ++e) {
@@ -103,7 +105,7 @@ __device__ void turn(Vector8& first, Vector8& second, const Vector8& cosine, con
   }
 }
 
-// Neighbours, by the cosines and sines from `begin` on.
+// Rotates pairs of neighbours, by the cosines and sines from `begin` on.
 __device__ void turn_neighbours(Vector8& v, const Vector8& cosine, const Vector8& sine, int begin) {
 #pragma unroll
   for (int e = 0; e < kVector / 2; ++e) {
@@ -121,8 +123,8 @@ __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input
   const int half = split.rotary_dim / 2;
   const auto position = static_cast<float>(split.positions[row]);
   for (int i = threadIdx.x; i < half; i += kThreads) {
-    // The angle is a float32 product by definition (docs/numerics.md), and large: the argument
-    // needs the whole reduction of sincosf.
+    // The angle is a float32 product by definition (docs/numerics.md). It may be large, so the
+    // argument needs the full reduction of sincosf.
     float sine, cosine;
     sincosf(__fmul_rn(position, split.inv_freq[i]), &sine, &cosine);
     sines[i] = sine * split.turn_scale;
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) rope_qkv_kernel(const RowSplit<Input
     const int number = pair % pairs_per_head;
     const bool turns = number < turned_pairs;
     const bool apart = turns && !split.interleaved;
-    // Of the vectors that stay, 2 half + 16 (number - turned_pairs) is 16 number.
+    // For vectors that do not rotate, 2 half + 16 (number - turned_pairs) is 16 number.
     const int i = number * (apart ? kVector : 2 * kVector);
     const int j = i + (apart ? half : kVector);
     Vector8 first = load8(from + head * split.head_dim + i);
@@ -204,7 +206,7 @@ void launch(const RopeQkvParams& params, cudaStream_t stream) {
   kernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream>>>(split);
 }
 
-// A thread block is Q of a row, or K of it.
+// A thread block sums Q or K of one row.
 template <typename Input>
 __global__ void __launch_bounds__(kThreads)
     qkv_squares_kernel(const Input* qkv, int64_t q_width, int64_t k_width, float* squares) {

@@ -1,5 +1,5 @@
-// Eight consecutive elements as a thread moves them: 16 bytes of bfloat16 or float16, twice that of
-// float32, held in registers as float32.
+// Eight consecutive elements that a thread moves at once: 16 bytes of bfloat16 or float16, 32 bytes
+// of float32. In registers they are float32.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -20,8 +20,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// The heads that scan, in the order of their kv heads: those that read the same keys do so
-// together, and keys are quantised for as many kv heads as there is room for.
+// The heads that scan, in the order of their kv heads: heads that read the same keys scan together,
+// and keys are quantised for as many kv heads as there is room for.
 struct ScanHeads {
   std::vector<int32_t> heads;
   std::vector<AdaptiveRule> rules;
@@ -52,7 +52,7 @@ struct ScanHeads {
   int32_t heads_per_kv_head;
 };
 
-// Where a batch's own small arrays begin among those of all batches.
+// Where the small arrays of a batch begin among those of all batches.
 struct ScanBatch {
   size_t first_unit = 0;
   size_t first_kv_head = 0;
@@ -103,7 +103,8 @@ class AdaptiveBuilder {
     const int64_t rows = params.sampled_rows;
     const int64_t row_bytes =
         params.kv.head_dim * (sizeof(int8_t) + sizeof(__half)) + sizeof(float) + sizeof(int32_t);
-    // A page's mass, its share of a group and, of all rows together, less than a bit.
+    // For each row a page's mass and its share of a group, and for all rows together less than a
+    // bit.
     const int64_t page_bytes = rows + ceil_div(rows * int64_t{sizeof(MassGroup)}, kGroupPages) + 1;
     return {.bytes = memory.batch_bytes,
             .bytes_per_page = page_bytes,
@@ -160,7 +161,7 @@ class AdaptiveBuilder {
     rules_ = pack[rules_at];
   }
 
-  // Of each unit of rows the most pages that one of them may see.
+  // Adds, for each unit of rows, the most pages that one of its rows may see.
   void add_units(const PageBatch& batch, std::vector<int32_t>& unit_pages) const {
     const auto tile_pages = lists_.tile_pages(batch);
     const int64_t num_rows = batch.num_tiles * sample_.count;
@@ -185,7 +186,8 @@ class AdaptiveBuilder {
     }
   }
 
-  // Of the kv heads from the first to the last that the chunk reads, which `batch` begins.
+  // Quantises the kv heads from the first to the last that a chunk reads; `batch` is the chunk's
+  // first.
   void quantise_keys(const PageBatch& batch) {
     const int32_t first = heads_.first_kv_heads[batch.group];
     const int32_t last = heads_.kv_head(batch.first_head + heads_.chunk_sizes[batch.group] - 1);
@@ -232,8 +234,8 @@ class AdaptiveBuilder {
     launch_page_scan(arguments, maps, context_.stream);
   }
 
-  // As the keys of a slab, in boxes of 64: the copy engine moves 2-byte elements, whatever they
-  // mean.
+  // Like the keys of a slab, in boxes of 64: the copy engine moves 2-byte elements, whatever their
+  // type.
   CUtensorMap half_map(const __half* values, int32_t num_planes, int64_t num_vectors) const {
     static_assert(kGroupPages == kPageTokens && kUnitRows == kPageTokens);
     return key_tensor_map(values, {.k = values,

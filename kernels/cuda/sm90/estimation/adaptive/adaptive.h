@@ -1,4 +1,4 @@
-// The adaptive pattern on the host's side, and the memory it takes for a moment.
+// Host code of the adaptive pattern, and the temporary memory that it takes.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,21 @@
 
 namespace millrace::kernels::cuda {
 
-// `batch_bytes`: rows, masses and choice of one batch at most, where one tile of a head fits: of
-// 131,072 tokens and 32 heads at 16 sampled rows there are two. `key_bytes`: int8 keys of as many
-// kv heads as fit, but of one at least: 4M tokens of one, 1M of four, all 8 of 131,072 tokens.
+// `batch_bytes`: limit of the rows, masses and choice of one batch, if one tile of a head fits.
+// 131,072 tokens of 32 heads at 16 sampled rows take two batches. `key_bytes`: limit of the int8
+// keys, for as many kv heads as fit, but at least one: 4M tokens of one kv head, 1M of four, or
+// 131,072 of all 8.
 struct AdaptiveMemory {
   int64_t batch_bytes = int64_t{1} << 30;
   int64_t key_bytes = int64_t{512} << 20;
 };
 
-// All that the lists of a layer take for a moment, also block-sparse's. Beside the two above the
-// centres of pages, a 32nd of the int8 keys, and small arrays by the tile.
+// The most temporary memory that the lists of a layer take, those of block-sparse included: the two
+// limits above, the centres of pages (1/32 of the int8 keys), and small arrays for each tile.
 inline constexpr int64_t kPageListBytes =
     AdaptiveMemory().batch_bytes + AdaptiveMemory().key_bytes + (int64_t{64} << 20);
 
-// build_adaptive() within other bounds.
+// build_adaptive() with other limits.
 void build_adaptive_within(const AdaptiveMemory& memory, const AdaptiveParams& params,
                            Context& context);
 

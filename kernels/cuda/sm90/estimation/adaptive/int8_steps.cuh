@@ -1,5 +1,5 @@
-// Numbers in int8, in steps of their largest magnitude over 127. The same operations in the same
-// precision on every device, so that all get the same integers.
+// Quantises numbers to int8, in steps of their largest magnitude over 127. Every device uses the
+// same operations in the same precision, so that all get the same integers.
 #pragma once
 
 #include <cmath>
@@ -11,17 +11,17 @@ namespace millrace::kernels::cuda {
 
 class Int8Steps {
  public:
-  // `largest`: magnitude, may be no number.
+  // `largest`: the largest magnitude; may be NaN.
   __device__ explicit Int8Steps(float largest) {
     step_ = largest < INFINITY ? __fdiv_rn(largest, 127.0F) : NAN;
     inverse_ = largest > 0 ? __fdiv_rn(127.0F, largest) : 0.0F;
   }
 
-  // NaN where the largest was none or infinite.
+  // NaN if the largest was NaN or infinite.
   __device__ float step() const { return step_; }
 
-  // To the nearest, halves to even. A largest number so small that its inverse is infinite ends at
-  // the bounds.
+  // Rounds to nearest, halves to even. If the largest is so small that its inverse is infinite,
+  // results are clamped to the bounds.
   __device__ int32_t operator()(float x) const {
     return max(min(__float2int_rn(__fmul_rn(x, inverse_)), 127), -127);
   }
@@ -31,7 +31,7 @@ class Int8Steps {
   float inverse_;
 };
 
-// The low bytes of two and of four integers side by side, the first lowest.
+// Packs the low bytes of two or four integers, the first lowest.
 __device__ inline uint32_t two_bytes(int32_t a, int32_t b) {
   return __byte_perm(static_cast<uint32_t>(a), static_cast<uint32_t>(b), 0x0040);
 }
@@ -39,7 +39,7 @@ __device__ inline uint32_t four_bytes(int32_t a, int32_t b, int32_t c, int32_t d
   return __byte_perm(two_bytes(a, b), two_bytes(c, d), 0x5410);
 }
 
-// Over the threads of a warp, NaN if any is.
+// The largest over the threads of a warp; NaN if any is NaN.
 __device__ inline float largest_of_warp(float x) {
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {

@@ -1,5 +1,5 @@
-// A block per page, a thread for two of its columns, which it keeps in registers: K is read once,
-// and a column is summed in the order of the keys.
+// One block per page, one thread for two of its columns, which it keeps in registers: K is read
+// once, and a column is summed in the order of the keys.
 #include "kernels/cuda/sm90/estimation/adaptive/key_pages.h"
 
 #include "kernels/cuda/runtime/check.h"
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kHeadDim / 2)
   float2 sum = {};
 #pragma unroll
   for (int i = 0; i < kKeys; ++i) {
-    const float2 key = widen_pair<Element>(keys[i]);  // what is not there adds zero
+    const float2 key = widen_pair<Element>(keys[i]);  // absent keys add zero
     sum = {__fadd_rn(sum.x, key.x), __fadd_rn(sum.y, key.y)};
   }
   const float inverse = __fdiv_rn(1.0F, static_cast<float>(num_keys));

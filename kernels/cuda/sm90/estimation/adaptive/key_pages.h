@@ -1,9 +1,9 @@
-// Keys as a scan reads them: page by page the mean in float16, and what is left of each key in
-// int8, in steps of the page's own (AdaptiveParams says how). An offset that all keys of a page
-// share, a bias of K say, costs the steps nothing.
+// Keys as a scan reads them: for each page the mean in float16, and the difference of each key from
+// it in int8, in steps of the page's own (AdaptiveParams says how). So an offset that all keys of a
+// page share, such as a bias of K, does not coarsen the steps.
 //
-// A page that holds what is no number, infinite or too large for the mean has NaN as its step, and
-// so have its masses.
+// If a page holds a value that is NaN, infinite or too large for the mean, its step is NaN, and so
+// are its masses.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -16,13 +16,14 @@
 
 namespace millrace::kernels::cuda {
 
-// Where the mean of a page stands among those of its kv head: within eight, so that of the 16
-// columns of a product that a thread gets (ScoreLayout::key) number i is page 4 i + lane % 4.
+// The place of a page's mean among those of its kv head. Means are permuted within groups of eight,
+// so that of the 16 columns of a product that a thread gets (ScoreLayout::key), number i is page 4
+// i + lane % 4.
 __host__ __device__ inline int64_t centre_place(int64_t page) {
   return page / 8 * 8 + page % 4 * 2 + page / 4 % 2;
 }
 
-// Of some kv heads. Device memory.
+// For some kv heads. Device memory.
 struct KeyPages {
   int64_t num_pages = 0;
   int8_t* keys = nullptr;     // [num_kv_heads, num_pages * kPageTokens, head_dim]; keys that the
@@ -30,13 +31,13 @@ struct KeyPages {
   __half* centres = nullptr;  // [num_kv_heads, num_places(), head_dim], page P at centre_place(P)
   float* steps = nullptr;     // [num_kv_heads, num_places()] by page, 0 where there is none
 
-  // Centres without a page are left as they are.
+  // Centres of places without a page are not written.
   __host__ __device__ int64_t num_places() const {
     return (num_pages + kGroupPages - 1) / kGroupPages * kGroupPages;
   }
 };
 
-// Of kv heads [first_kv_head, first_kv_head + num_kv_heads).
+// Quantises kv heads [first_kv_head, first_kv_head + num_kv_heads).
 void launch_key_pages(const KvSlab& kv, int32_t first_kv_head, int32_t num_kv_heads,
                       const KeyPages& pages, cudaStream_t stream);
 

@@ -1,10 +1,9 @@
-// A warp per row. The sums of the groups say what the row still wants besides the pages that its
-// tile keeps; most rows of most heads want nothing, and their masses are not read.
+// One warp per row. The sums of the groups say how much mass the row needs besides the pages that
+// its tile keeps. Most rows of most heads need nothing, and their masses are not read.
 //
-// For the others, masses have 255 values, so a histogram of the pages that may count, with its sums
-// from the top, says where the target is reached; a second pass takes what lies above and, of the
-// pages at that value, the first. Groups of pages whose largest mass counts for nothing are not
-// read.
+// For the others: masses have 255 values, so a histogram of the pages that may count, summed from
+// the top, says where the target is reached. A second pass takes the pages above that value, and
+// the first of those at it. Groups of pages whose largest mass is negligible are not read.
 #include "kernels/cuda/sm90/estimation/adaptive/mass_choice.h"
 
 #include <cmath>
@@ -18,11 +17,11 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kMaxWarps = 16;
-// On a multiprocessor: 42 registers a thread.
+// Blocks per multiprocessor, which leaves 42 registers per thread.
 constexpr int kBlocks = 3;
 constexpr int kValues = 256;
 constexpr int kValuesPerLane = kValues / kWarp;
-static_assert(kValuesPerLane == kMassStepsPerOctave);  // a lane has an octave
+static_assert(kValuesPerLane == kMassStepsPerOctave);  // one octave per lane
 static_assert(kLargestMass == kValues - 2);
 constexpr int kLaneBytes = 16;  // masses that a lane reads at once
 constexpr int kGroupLanes = kGroupPages / kLaneBytes;
@@ -34,27 +33,28 @@ __constant__ const float kStepMass[kMassStepsPerOctave] = {
     0.707106781F, 0.648419777F, 0.594603558F, 0.545253866F,
 };
 
-// By which kept pages may outweigh the others: more would not fit a float, nor change a choice.
+// How far kept pages may outweigh the others: more would not fit a float, nor change a choice.
 constexpr int32_t kMaxSteps = 100 * kMassStepsPerOctave;
 
 // A group that may count.
 struct ActiveGroup {
   uint16_t number;
-  uint16_t shift;  // how much less a mass of it is in units of the row's largest
+  uint16_t shift;  // by which its masses are smaller in units of the row's largest
 };
 
-// Of one warp, before as many active groups as a row has groups.
+// Memory of one warp; as many active groups as a row has groups follow it.
 struct RowMemory {
-  // Of value v at v + 1: the eight of an octave are 32 bytes, aligned, from the lowest up.
+  // Value v is at v + 1, so that the eight values of an octave are 32 aligned bytes, the lowest
+  // first.
   alignas(16) uint32_t histogram[kValues];
 
   __device__ uint32_t& pages_at(int32_t value) { return histogram[value + 1]; }
 };
 
-// Bit i: byte i of the words is `least` or more, which is 255 at most.
+// Bit i: byte i of the words is at least `min_value`, which is at most 255.
 __device__ uint32_t bits_from(const uint32_t (&words)[4], uint32_t min_value) {
   const uint32_t carry = (256 - min_value) * 0x00010001U;  // into the bit above
-  // Of each word, its lower two bytes side by side, and 16 bits above them its upper two.
+  // For each word, its lower two bytes next to each other and its upper two 16 bits above them.
   uint32_t pairs = 0;
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
@@ -86,7 +86,7 @@ class RowChoice {
         num_pages_(num_pages),
         num_groups_((num_pages + kGroupPages - 1) / kGroupPages) {}
 
-  // Adds the fewest pages that hold what the rule wants besides the kept ones.
+  // Adds the fewest pages that have the mass that the rule wants besides the kept ones.
   __device__ void cover(const uint8_t* masses, const MassGroup* groups, const AdaptiveRule& rule) {
     masses_ = reinterpret_cast<const uint4*>(masses) + lane_ % kGroupLanes;
     groups_ = groups;
@@ -101,16 +101,16 @@ class RowChoice {
   }
 
  private:
-  // In units of the largest mass of a page that is not kept, as all masses below.
+  // In units of the largest mass of a page that is not kept, like all masses below.
   struct RowSums {
     float far;
     float kept;
 
-    // What is wanted of far for so large a share of both.
+    // The part of `far` that is needed for this share of both.
     __device__ float far_for(float share) const { return share * far - (1 - share) * kept; }
   };
 
-  // Those of the largest masses of the row; false if one is no number.
+  // Finds the exponents of the row's largest masses; false if a mass is NaN.
   __device__ bool find_exponents() {
     int32_t largest = groups_[0].exponent;
     int32_t kept = groups_[0].kept_exponent;
@@ -145,7 +145,7 @@ class RowChoice {
     return ptx::exp2_approx(static_cast<float>(steps) * (1.0F / kMassStepsPerOctave));
   }
 
-  // Of the masses that may count: pages below this share of what may be left out could all be left
+  // The smallest mass that may count: even if all pages had less than this, they could all be left
   // out.
   __device__ int32_t find_min_value(float left_out) const {
     const float negligible = __fdividef(fmaxf(left_out, 0.0F), static_cast<float>(num_pages_));
@@ -153,7 +153,7 @@ class RowChoice {
     return max(static_cast<int32_t>(kLargestMass + fmaxf(steps, -kLargestMass)), 1);
   }
 
-  // The groups that have such masses, in order.
+  // Finds the groups that have masses of at least `min_value`, in order.
   __device__ void find_groups(int32_t min_value) {
     min_value_ = min_value;
     num_active_ = 0;
@@ -173,7 +173,7 @@ class RowChoice {
     __syncwarp();
   }
 
-  // use(masses, group) for kGroupsAtOnce groups at a time, with 16 masses of this lane.
+  // Calls use(masses, group) for kGroupsAtOnce groups at a time, with 16 masses of this lane.
   template <typename Use>
   __device__ void for_each_mass(const Use& use) {
 #pragma unroll 1
@@ -194,7 +194,8 @@ class RowChoice {
     return group * kGroupPages + lane_ % kGroupLanes * kLaneBytes;
   }
 
-  // What does not count goes to the value below, which is cleared again: a branch a mass is dearer.
+  // Masses that do not count are counted at the value below min_value_, which is cleared
+  // afterwards: a branch for each mass would cost more.
   __device__ void count_values() {
     auto* vectors = reinterpret_cast<uint4*>(memory_.histogram);
     vectors[lane_] = vectors[lane_ + kWarp] = {};
@@ -215,7 +216,7 @@ class RowChoice {
     __syncwarp();
   }
 
-  // An octave a lane, from the top.
+  // One octave per lane, from the top.
   __device__ Threshold find_threshold(float target) {
     const float octave = __int_as_float((127 - lane_) << 23);  // 2^-lane
     const int32_t top = kLargestMass - lane_ * kValuesPerLane;
@@ -239,11 +240,11 @@ class RowChoice {
     const float upper = __shfl_up_sync(~0U, with, 1);
     const float before = lane_ == 0 ? 0.0F : upper;
     const uint32_t reached = __ballot_sync(~0U, with >= target);
-    // Rounding may keep the sum below the target: then all that counts.
+    // Rounding may keep the sum below the target; then all pages that count are taken.
     if (reached == 0) return {.value = min_value_, .count = num_pages_, .takes_all = true};
     const int lane = __ffs(static_cast<int>(reached)) - 1;
 
-    // In units of the octave: steps down until one has what is left.
+    // In units of the octave; goes down step by step until one has what is left.
     float left = (target - before) * __int_as_float((127 + lane_) << 23);
     int at = 0;
     uint32_t count = counts[0];
@@ -276,12 +277,12 @@ class RowChoice {
     });
   }
 
-  // Bit i: mass i is `least` or more. None is more than kLargestMass.
+  // Bit i: mass i is at least `min_value`. No mass exceeds kLargestMass.
   __device__ static uint32_t pages_from(const uint32_t (&words)[4], int32_t min_value) {
     return bits_from(words, static_cast<uint32_t>(min(min_value, kLargestMass + 1)));
   }
 
-  // Of the warp's bits the first `left`, lane by lane, which then are fewer.
+  // The first `left` of the warp's bits, lane by lane; reduces `left` by their number.
   __device__ uint32_t first_of(uint32_t bits, int32_t& left) const {
     if (!__any_sync(~0U, bits != 0)) return 0;
     int32_t before = __popc(bits);
@@ -304,7 +305,7 @@ class RowChoice {
   int lane_;
   int32_t num_pages_;
   int32_t num_groups_;
-  const uint4* masses_ = nullptr;  // the lane's of each group
+  const uint4* masses_ = nullptr;  // of this lane, in each group
   const MassGroup* groups_ = nullptr;
   int32_t exponent_ = 0;
   int32_t kept_exponent_ = 0;

@@ -1,4 +1,4 @@
-// Choosing pages per row tile by the masses that its sampled rows give them.
+// Chooses pages for each row tile by the masses that its sampled rows give them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,16 +13,16 @@ namespace millrace::kernels::cuda {
 
 struct MassChoiceArguments {
   ChoiceTiles tiles;                   // rows_per_tile is sample.count
-  const RowTile* row_tiles = nullptr;  // [num_tiles]: short ones lack the last of their samples
+  const RowTile* row_tiles = nullptr;  // [num_tiles]; a short one lacks the last of its samples
   RowSample sample;
   const uint8_t* masses = nullptr;      // [num_heads, num_tiles, rows_per_tile, page_stride]
   const MassGroup* groups = nullptr;    // [..., page_stride / kGroupPages]
   const AdaptiveRule* rules = nullptr;  // [num_heads]
 };
 
-// The pages that a tile keeps, and the union over its sampled rows of the fewest others whose
-// masses add up to what the head's rule wants (AdaptiveParams). Ties go to the smaller page; a mass
-// that is no number takes everything.
+// Chooses the pages that a tile always keeps, and the union over its sampled rows of the fewest
+// others whose masses add up to what the head's rule wants (AdaptiveParams). Ties go to the smaller
+// page. If a mass is NaN, all pages are chosen.
 void launch_choose_by_mass(const MassChoiceArguments& arguments, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -1,11 +1,12 @@
-// A block brings keys once for four warpgroups, or for two where their rows are 256 wide, which multiply a unit of rows each with all of them
-// and keep nothing but the largest product of each row and page. While the tensor cores work for
-// one warpgroup the others look for their largest; one thread of a fifth has the copy engine bring
-// keys ahead of them. After each group of 64 pages their centres come through the same ring, and
-// masses go to memory.
+// A block loads keys once for four warpgroups, or for two if rows are 256 wide. Each warpgroup
+// multiplies a unit of rows with all of the keys and keeps only the largest product of each row and
+// page. While the tensor cores work for one warpgroup, the others search for their largest
+// products; one thread of another warpgroup makes the copy engine load keys ahead of them. After
+// each group of 64 pages their centres come through the same ring, and masses are written to
+// memory.
 //
-// What a row gets depends on the row and the keys alone: not on the rows beside it, nor on how
-// pages are dealt to blocks.
+// The result of a row depends only on the row and the keys: not on the other rows, nor on how pages
+// are divided among blocks.
 #include "kernels/cuda/sm90/estimation/adaptive/page_scan.h"
 
 #include <climits>
@@ -22,8 +23,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// One warpgroup brings, the others scan. Five start with 96 registers a thread, three with 168; the last two
-// numbers deal the same out again.
+// One warpgroup loads, the others scan. Threads of five warpgroups start with 96 registers, those
+// of three with 168; the last two numbers redistribute the same total.
 template <int kHeadDim>
 struct ScanGroups {
   static constexpr int kScanners = kHeadDim == 256 ? 2 : 4;  // as many as have room for their rows
@@ -32,16 +33,16 @@ struct ScanGroups {
   static constexpr int kScannerRegisters = kScanners == 4 ? 112 : 224;
 };
 
-// Pages that a block scans: 8 MB of keys stay in the L2 cache while the rows of all blocks go by.
-// With 512 a scan takes 3 % longer, with 256 5 %.
+// Pages that a block scans: 8 MB of keys stay in the L2 cache while all blocks multiply their rows
+// with them. With 512 a scan takes 3 % longer, with 256 5 %.
 constexpr int kRangePages = 1024;
 
-// A step is a box of keys: four pages, so that of the four threads that share a row each ends with
+// A step is a box of keys: four pages, so that each of the four threads that share a row ends with
 // one page.
 constexpr int kStepPages = kScanBoxKeys / static_cast<int>(kPageTokens);
 static_assert(kStepPages == 4);
 constexpr int kGroupSteps = kGroupPages / kStepPages;
-// Of one product.
+// Keys of one product.
 constexpr int kProductKeys = 128;
 constexpr int kProductPages = kProductKeys / static_cast<int>(kPageTokens);
 constexpr int kProductsPerThread = kUnitRows * kProductKeys / kGroupThreads;
@@ -49,9 +50,9 @@ constexpr int kProductsPerThread = kUnitRows * kProductKeys / kGroupThreads;
 template <int kHeadDim>
 struct alignas(1024) ScanShared {
   static constexpr int kScanners = ScanGroups<kHeadDim>::kScanners;
-  // As many as there is room for.
+  // As many as fit.
   static constexpr int kStages = kHeadDim == 256 ? 2 : kHeadDim == 128 ? 3 : 6;
-  // Keys lie in panels of so many bytes a key, one behind the other.
+  // Keys are in consecutive panels, which have this many bytes of each key.
   static constexpr int kKeyBytes = kHeadDim < 128 ? kHeadDim : 128;
   static constexpr uint32_t kKeyPanelBytes = kScanBoxKeys * kKeyBytes;
   static constexpr uint32_t kStageBytes = kScanBoxKeys * kHeadDim;
@@ -61,8 +62,8 @@ struct alignas(1024) ScanShared {
 
   std::byte stages[kStages][kStageBytes];
   std::byte rows[kScanners][kRowBytes];  // float16 panels of 64 columns, 128-byte swizzle
-  // Of the pages of a group the largest product of residuals, times the page's step: a thread's
-  // own, by the step and the half of its rows.
+  // For each page of a group, the largest product of residuals, times the page's step. Each thread
+  // has its own, by step and by half of its rows.
   float best[kScanners][kGroupSteps * 2][kGroupThreads];
   uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -73,10 +74,10 @@ struct alignas(1024) ScanShared {
 template <int kScanners>
 struct ScanBlock {
   HeadsOfKv kv;
-  int32_t first_unit;  // among those of all heads of the kv head, the longest first
+  int32_t first_unit;  // among the units of all heads of the kv head, the longest first
   int32_t num_units;
   int32_t first_page;
-  int32_t num_pages;  // that one of its units may see, of the range
+  int32_t num_pages;  // pages of the range that any of its units may see
 
   __device__ explicit ScanBlock(const PageScanArguments& arguments)
       : kv(arguments.kv_heads[blockIdx.z]),
@@ -89,14 +90,14 @@ struct ScanBlock {
     for (int i = 0; i < num_units; ++i) num_pages = max(num_pages, pages_of(arguments, i));
   }
 
-  // Of the head. Heads side by side: they see the same pages.
+  // The unit within its head. Consecutive numbers are different heads, which see the same pages.
   __device__ int32_t unit(const PageScanArguments& arguments, int number) const {
     return static_cast<int32_t>(arguments.num_units()) - 1 - (first_unit + number) / kv.num_heads;
   }
   __device__ int32_t head(int number) const {
     return kv.first_head + (first_unit + number) % kv.num_heads;
   }
-  // That the unit may see, of the range.
+  // The number of pages of the range that the unit may see.
   __device__ int32_t pages_of(const PageScanArguments& arguments, int number) const {
     const int32_t pages = arguments.unit_pages[unit(arguments, number)] - first_page;
     return max(min(pages, kRangePages), 0);
@@ -144,11 +145,11 @@ __device__ void bring_pages(ScanShared<kHeadDim>& shared, const PageScanArgument
   }
 }
 
-// The two rows that a thread of a warpgroup has to do with.
+// The two rows of which a thread of a warpgroup has scores.
 struct ThreadRows {
   int64_t number[2];    // in [num_heads, num_rows]
-  int32_t position[2];  // the last key that it may see; of a row that is not there, any
-  int32_t pages[2];     // that it may see; 0 for a row that is not there
+  int32_t position[2];  // the last key that it may see; arbitrary for an absent row
+  int32_t pages[2];     // the number of pages it may see; 0 for an absent row
   float step[2];
 
   __device__ ThreadRows(const PageScanArguments& arguments, int32_t unit, int32_t head) {
@@ -171,15 +172,15 @@ struct ThreadRows {
   }
 };
 
-// Numbers from 2^20 to 2^21 have steps of an eighth: adding the middle rounds to these, and the
-// bits count them.
+// Floats from 2^20 to 2^21 have steps of an eighth: adding the middle of this range rounds to these
+// steps, and the bits count them.
 static_assert(kMassStepsPerOctave == 8);
 constexpr float kRounding = 0x1.8p20F;
 constexpr float kLowest = 0x1p20F;
 constexpr float kHighest = 0x1p21F;
 
-// The masses of one of a thread's rows in a group of pages: of page 4 i + lane % 4 element
-// 4 (i / 2) + 2 half + i % 2 of the scores (centre_place() has it so).
+// The masses of one of a thread's rows in a group of pages. Page 4 i + lane % 4 is element
+// 4 (i / 2) + 2 half + i % 2 of the scores, because of centre_place().
 class RowMasses {
  public:
   static constexpr int kPages = kGroupPages / 4;
@@ -188,12 +189,12 @@ class RowMasses {
                        int32_t first_page)
       : arguments_(arguments), rows_(rows), half_(half), first_page_(first_page) {}
 
-  // The four threads of a row together.
+  // Called by the four threads of a row together.
   __device__ void store(float (&scores)[kScoresPerThread]) const {
     hide_unseen(scores);
     const Sum kept = take_kept(scores);
     // Masses are shifted so that the low byte of their bits is what is stored. The largest rounds
-    // to kTop, as an even number of steps did to largest() where it lies between two.
+    // to kTop: kLargestMass is even, so halves round as they did in largest().
     constexpr float kTop = kRounding + kLargestMass / float{kMassStepsPerOctave};
     const float largest = this->largest(scores);
     const float shift = kTop - (largest - kRounding);
@@ -247,7 +248,7 @@ class RowMasses {
     }
   }
 
-  // What the kept pages have, whose scores are then hidden.
+  // The masses of the kept pages, whose scores are then hidden.
   __device__ Sum take_kept(float (&scores)[kScoresPerThread]) const {
     const bool has_kept = first_page_ == 0 || first_page_ + kGroupPages > rows_.pages[half_] - 2;
     if (!__any_sync(~0U, has_kept)) return {};
@@ -270,7 +271,7 @@ class RowMasses {
     return result;
   }
 
-  // Of the row's scores, rounded to a step. The four threads agree on it.
+  // The largest of the row's scores, rounded to a step. The four threads get the same.
   __device__ float largest(const float (&scores)[kScoresPerThread]) const {
     float largest = -INFINITY;
 #pragma unroll
@@ -285,14 +286,14 @@ class RowMasses {
     return x + __shfl_xor_sync(~0U, x, 2);
   }
 
-  // Of the row's 64 bytes the thread's quarter, from codes of every fourth page.
+  // The thread's quarter of the row's 64 bytes, from codes of every fourth page.
   __device__ static uint4 side_by_side(const uint32_t (&codes)[kPages]) {
     uint32_t words[4];  // word w: codes 4 w to 4 w + 3 of this thread
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       words[w] = four_bytes(codes[4 * w], codes[4 * w + 1], codes[4 * w + 2], codes[4 * w + 3]);
     }
-    // Thread t's word w to thread w's word t, one bit of their numbers at a time.
+    // Moves thread t's word w to thread w's word t, one bit of their numbers at a time.
 #pragma unroll
     for (int bit = 1; bit <= 2; bit *= 2) {
       const bool upper = (quarter() & bit) != 0;
@@ -305,7 +306,7 @@ class RowMasses {
         (upper ? a : b) = other;
       }
     }
-    // Byte i of word t to byte t of word i.
+    // Moves byte i of word t to byte t of word i.
     const uint32_t low01 = __byte_perm(words[0], words[1], 0x5140);
     const uint32_t low23 = __byte_perm(words[2], words[3], 0x5140);
     const uint32_t high01 = __byte_perm(words[0], words[1], 0x7362);
@@ -362,7 +363,7 @@ class Scanner {
   __device__ static int thread() { return static_cast<int>(threadIdx.x) % kGroupThreads; }
   __device__ static int quarter() { return static_cast<int>(threadIdx.x) % 4; }
 
-  // A warpgroup without a unit.
+  // For a warpgroup without a unit.
   __device__ void pass_all() {
     for (int32_t group = 0; group < block_.num_pages; group += kGroupPages) {
       const int32_t end = min(group + kGroupPages, block_.num_pages);
@@ -373,7 +374,7 @@ class Scanner {
     }
   }
 
-  // The stage, which is read.
+  // Releases the stage once it has been read.
   __device__ void leave() {
     if (thread() % kWarpThreads == 0) ptx::barrier_arrive(&shared_.empty[at_.stage]);
     at_.advance();
@@ -396,7 +397,8 @@ class Scanner {
     }
   }
 
-  // Four pages: the largest products with what they are apart from their centres.
+  // Scans four pages: finds the largest products with the differences of their keys from the
+  // centres.
   __device__ void scan_step(const ThreadRows& rows, int32_t first_page, int step) {
     const uint32_t keys = ptx::shared_address(shared_.stages[at_.stage]);
     const float page_step =
@@ -455,7 +457,7 @@ class Scanner {
     }
   }
 
-  // Of the thread's products, with one of its rows and one page.
+  // The largest of the thread's products for one of its rows and one page.
   __device__ int32_t largest_product(int half, int page) const {
     constexpr int kColumns = static_cast<int>(kPageTokens) / 8;
     int32_t largest = INT_MIN;
@@ -467,7 +469,7 @@ class Scanner {
     return largest;
   }
 
-  // Over the four threads of a row, of page lane % 4.
+  // The largest over the four threads of a row, for page lane % 4.
   __device__ static int32_t best_of_quarter(const int32_t (&pages)[kStepPages]) {
     const bool odd = quarter() % 2 != 0;
     const bool upper = quarter() / 2 != 0;
@@ -480,7 +482,8 @@ class Scanner {
     return swap(upper, first, second, 2);
   }
 
-  // The products with the centres of 64 pages, and with what was found of their keys the masses.
+  // Computes the products with the centres of 64 pages and, with the largest products of their
+  // keys, the masses.
   __device__ void finish_group(const ThreadRows& rows, int32_t first_page) {
     float scores[kScoresPerThread];
     const uint64_t a =

@@ -1,4 +1,5 @@
-// Masses of pages for sampled rows, from a scan of all keys that the rows may see (AdaptiveParams).
+// Computes the masses of pages for sampled rows by a scan of all keys that the rows may see
+// (AdaptiveParams).
 #pragma once
 
 #include <cuda.h>
@@ -11,12 +12,12 @@
 
 namespace millrace::kernels::cuda {
 
-// Consecutive sampled rows of a head that are scanned together, by a warpgroup.
+// Consecutive sampled rows of a head that a warpgroup scans together.
 inline constexpr int kUnitRows = 64;
-// Keys that the copy engine brings at a time.
+// Keys that the copy engine loads at a time.
 inline constexpr int kScanBoxKeys = 256;
 
-// Consecutive heads of a batch that read one kv head: a thread block scans for any of them.
+// Consecutive heads of a batch that read the same kv head. A thread block may scan for any of them.
 struct HeadsOfKv {
   int32_t plane = 0;  // of the kv head, in KeyPages
   int32_t first_head = 0;
@@ -33,7 +34,7 @@ struct PageScanArguments {
   int32_t head_dim = 0;
   const HeadsOfKv* kv_heads = nullptr;  // [num_kv_heads]
   int32_t num_kv_heads = 0;
-  int32_t max_heads = 0;                // of one of them
+  int32_t max_heads = 0;                // the most heads of a kv head
   const int32_t* unit_pages = nullptr;  // [num_units()] the most that a row of the unit may see
 
   const float* page_steps = nullptr;  // KeyPages::steps
@@ -48,7 +49,7 @@ struct PageScanArguments {
   __host__ __device__ int64_t num_units() const { return (num_rows() + kUnitRows - 1) / kUnitRows; }
 };
 
-// What the copy engine reads.
+// Tensor maps of what the copy engine reads.
 struct PageScanMaps {
   CUtensorMap keys;     // KeyPages::keys in boxes of kScanBoxKeys, a plane per kv head
   CUtensorMap centres;  // KeyPages::centres in boxes of kGroupPages
@@ -56,8 +57,8 @@ struct PageScanMaps {
 };
 
 // masses[r, P] = kMassStepsPerOctave log2 w(r, P) - exponent of the group + kLargestMass; 0 for
-// pages that the tile keeps anyway or does not see. Groups of which a row sees nothing, and rows
-// that a short tile lacks, are not written.
+// pages that the tile keeps anyway or does not see. Nothing is written for groups of which a row
+// sees nothing, nor for rows that a short tile lacks.
 void launch_page_scan(const PageScanArguments& arguments, const PageScanMaps& maps,
                       cudaStream_t stream);
 

@@ -1,5 +1,6 @@
-// A block per tile and head. Its rows go to shared memory in int8, and the tensor cores multiply each
-// with each: what is left to do row by row are look-ups of distances, which one warp does.
+// One block per tile and head. Its rows are stored in shared memory in int8, and the tensor cores
+// multiply all rows with each other. What is left to do row by row is looking up distances, which
+// one warp does.
 #include "kernels/cuda/sm90/estimation/adaptive/sampled_rows.h"
 
 #include <climits>
@@ -14,8 +15,9 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kWarps = 4;  // of a block
-// Blocks on a multiprocessor, as many as its shared memory, or of the widest rows its registers, hold.
+constexpr int kWarps = 4;  // per block
+// Blocks per multiprocessor: as many as its shared memory holds or, for the widest rows, its
+// registers.
 template <int kHeadDim>
 inline constexpr int kBlocks = kHeadDim == 256 ? 4 : 8;
 constexpr int kRows = static_cast<int>(kTileRows);
@@ -23,14 +25,14 @@ constexpr int kWarpRows = kRows / kWarps;
 static_assert(kWarpRows == 16 && kRows == 2 * kWarp);
 constexpr float kLargestHalf = 65504.0F;
 
-// What a thread has of a row of Q.
+// The columns of a row of Q that a thread has.
 template <typename Element, int kHeadDim>
 struct alignas(kHeadDim / kWarp * 2) Columns {
   static constexpr int kCount = kHeadDim / kWarp;
   Element values[kCount];
 };
 
-// The rows of a tile of one head, as they are in Q.
+// The rows of a tile of one head, in Q.
 template <typename Element, int kHeadDim>
 struct TileRows {
   using RowColumns = Columns<Element, kHeadDim>;
@@ -48,18 +50,18 @@ struct TileRows {
 
 template <int kHeadDim>
 struct SampleShared {
-  // Padded so that the lanes of a fragment meet in no bank.
+  // Padded so that the lanes of a fragment have no bank conflicts.
   static constexpr int kPitch = kHeadDim + 16;
   static constexpr int kProductPitch = kRows + 8;
 
   alignas(16) int8_t rows[kRows][kPitch];
   alignas(16) int32_t products[kRows][kProductPitch];  // of the rows with each other
   int32_t sums[kRows];                                 // of a row's products
-  float largest[kWarps];                               // magnitude of a warp's rows
+  float largest[kWarps];                               // magnitude in a warp's rows
   int32_t chosen[kRows];
 };
 
-// The low bytes of a thread's columns, which follow each other.
+// Stores the low bytes of a thread's columns, which are consecutive.
 template <int kColumns>
 __device__ void store_bytes(const int32_t (&bytes)[kColumns], int8_t* out) {
   static_assert(kColumns == 2 || kColumns == 4 || kColumns == 8);
@@ -101,11 +103,12 @@ __device__ void quantise(SampleShared<kHeadDim>& shared, const TileRows<Element,
   const float scale = inverse > 0 && inverse < INFINITY ? inverse : 0;
   if (scale == 0) {
 #pragma unroll
-    for (RowColumns& row : rows) row = {};  // what is no number would not become zero
+    for (RowColumns& row : rows) row = {};  // NaN times 0 would not become zero
   }
 #pragma unroll
   for (int i = 0; i < kWarpRows; ++i) {
-    // Halves to even, as Int8Steps, by adding 1.5 * 2^23: the integer is the low byte of the bits.
+    // Rounds halves to even, like Int8Steps, by adding 1.5 * 2^23; the low byte of the bits is the
+    // integer.
     int32_t bytes[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -115,7 +118,8 @@ __device__ void quantise(SampleShared<kHeadDim>& shared, const TileRows<Element,
   }
 }
 
-// All rows with each other, and the sum of a row's products: its product with the sum of the rows.
+// Multiplies all rows with each other, and sums a row's products: its product with the sum of the
+// rows.
 template <int kHeadDim>
 __device__ void multiply_rows(SampleShared<kHeadDim>& shared) {
   constexpr int kSlice = 32;
@@ -186,7 +190,7 @@ __device__ void choose_rows(SampleShared<kHeadDim>& shared, int32_t num_rows, in
   }
 }
 
-// Row `number` of the tile, or none where it is -1, as sample `out_row`.
+// Writes row `number` of the tile, or none if it is -1, as sample `out_row`.
 template <typename Element, int kHeadDim>
 __device__ void write_sample(const Columns<Element, kHeadDim>& columns, int32_t number,
                              int64_t out_row, const SampledRows& out) {
@@ -216,7 +220,7 @@ __device__ void write_sample(const Columns<Element, kHeadDim>& columns, int32_t 
   out.rows[out_row] = number;
 }
 
-// blockIdx.x: heads side by side as they are in a row of Q, tile after tile.
+// blockIdx.x: heads in the order of a row of Q, tile after tile.
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kHeadDim>)
     sampled_row_kernel(const __grid_constant__ SampledRowArguments arguments,

@@ -1,5 +1,6 @@
 // The rows of each tile that a scan multiplies with all keys: in int8, in steps of each row's own,
-// for keys less their page's mean, and in float16 for that mean (AdaptiveParams says how).
+// for the differences of keys from their page's mean, and in float16 for the mean (AdaptiveParams
+// says how).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -15,9 +16,9 @@ namespace millrace::kernels::cuda {
 struct RowSample {
   int32_t count;
 
-  // Of sample `number` of the tiles.
+  // The tile of sample `number`.
   __host__ __device__ int32_t tile(int32_t number) const { return number / count; }
-  // Samples that a tile of so many rows has: the first ones.
+  // The number of samples that a tile of `tile_rows` rows has: the first ones.
   __host__ __device__ int32_t rows_in(int32_t tile_rows) const {
     return tile_rows < count ? tile_rows : count;
   }
@@ -25,11 +26,11 @@ struct RowSample {
 
 // Device memory. A row that a short tile lacks is zero.
 struct SampledRows {
-  int32_t* rows = nullptr;      // [num_heads, num_samples] which row of the tile; -1 where none is
+  int32_t* rows = nullptr;      // [num_heads, num_samples] the row within the tile; -1: none
   int8_t* quantised = nullptr;  // [num_heads, num_samples, head_dim], tile after tile
   __half* half = nullptr;       // the same
-  float* steps = nullptr;       // [num_heads, num_samples]; NaN where the row holds
-                                // what is no number, infinite or too large for float16
+  float* steps = nullptr;       // [num_heads, num_samples]; NaN if the row holds a value
+                                // that is NaN, infinite or too large for float16
 };
 
 struct SampledRowArguments {

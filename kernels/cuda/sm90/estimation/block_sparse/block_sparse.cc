@@ -15,7 +15,7 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// Scores of a batch at most.
+// The most memory that the scores of a batch may take.
 constexpr int64_t kScoreBytes = int64_t{512} << 20;
 
 class BlockSparseBuilder {
@@ -63,7 +63,7 @@ class BlockSparseBuilder {
     const int64_t num_pages = ceil_div(kv.num_tokens, kPageTokens);
     auto* means = context_.scratch.allocate<__half>(kv.num_kv_heads * num_pages * kv.head_dim);
     launch_page_means(kv, means, context_.stream);
-    // As the keys of a slab: the copy engine moves 2-byte elements, whatever they mean.
+    // Like the keys of a slab: the copy engine moves 2-byte elements, whatever their type.
     page_map_ = key_tensor_map(means, {.k = means,
                                        .dtype = DType::kFloat16,
                                        .num_kv_heads = kv.num_kv_heads,

@@ -1,8 +1,8 @@
-// Where a running count of keys passes a target, found without a sort: a team of warps keeps a row
-// of keys in registers and halves the interval that holds the place, counting what lies above it,
-// until few keys are left.
+// Finds where a running count of keys, from the largest on, passes a target, without sorting: a
+// team of warps keeps a row of keys in registers and halves the interval that holds the place,
+// counting the keys above it, until few keys are left.
 //
-// Keys are unsigned and rise with the values they stand for; 0 is no key.
+// Keys are unsigned and rise with the values they stand for; 0 means no key.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Interval {
   int32_t count;
 };
 
-// Values of float32 scores, as integers that rise with them. NaN is largest, zeros are alike.
+// Maps float32 scores to integers that rise with them. NaN is the largest; both zeros are equal.
 __device__ inline uint32_t ascending_bits(float value) {
   const uint32_t bits = __float_as_uint(value + 0.0F);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
@@ -25,8 +25,8 @@ __device__ inline float value_of_ascending(uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
 }
 
-// Scores are spread evenly; their bits are not, around zero: intervals are halved by value, and by
-// bits where that gets nowhere.
+// Scores are spread evenly, but around zero their bits are not. So intervals are halved by value,
+// and by bits only if that makes no progress.
 __device__ inline uint64_t middle_of(const Interval& left, int step) {
   constexpr int kMaxSteps = 12;
   const float low = value_of_ascending(static_cast<uint32_t>(left.low));
@@ -36,14 +36,15 @@ __device__ inline uint64_t middle_of(const Interval& left, int step) {
   return step < kMaxSteps && is_inside ? middle : left.low + (left.high - left.low) / 2;
 }
 
-// What the warps of a team tell each other.
+// Shared memory through which the warps of a team communicate.
 template <int kWarps>
 struct TeamShared {
   int32_t counts[kWarps];
   uint32_t smallest[kWarps];
 };
 
-// kWarps warps of a block (all of its warps, if more than one) with kValues keys a thread.
+// A team of kWarps warps of a block (all of its warps, if more than one) with kValues keys per
+// thread.
 template <int kWarps, int kValues>
 class KeySearch {
  public:
@@ -59,8 +60,8 @@ class KeySearch {
     }
   }
 
-  // use(v) for the values that exist when the team has num_keys places: place v * kThreads +
-  // thread. The rest of the last step of kStep values is visited too.
+  // Calls use(v) for the values of this thread if the team has num_keys places: value v is at place
+  // v * kThreads + thread. The rest of the last step of kStep values is visited too.
   template <typename Use>
   __device__ static void for_each_value(int32_t num_keys, const Use& use) {
     constexpr int kStep = 8;
@@ -74,7 +75,7 @@ class KeySearch {
     }
   }
 
-  // Places key_of(v) of num_keys keys; 0 past their end.
+  // Loads key_of(v) for num_keys keys; 0 past their end.
   template <typename KeyOf>
   __device__ void load(int32_t num_keys, const KeyOf& key_of) {
     num_keys_ = num_keys;
@@ -91,16 +92,16 @@ class KeySearch {
   __device__ const Interval& left() const {
     return left_;
   }
-  // Keys above left().
+  // The number of keys above left().
   __device__ int32_t above_left() const {
     return above_left_;
   }
-  // This thread's keys in left().
+  // The number of this thread's keys in left().
   __device__ int32_t mine_left() const {
     return mine_low_ - mine_high_;
   }
 
-  // All keys, `count` of them and `mine` of this thread, lie in [low, high).
+  // Starts with the interval `all`, in which all keys lie, `mine` of them this thread's.
   __device__ void start(const Interval& all, int32_t mine) {
     left_ = all;
     above_left_ = 0;
@@ -108,20 +109,20 @@ class KeySearch {
     mine_high_ = 0;
   }
 
-  // Until at most `max_count` keys are left, or a single value: those among which the count of keys from
-  // above reaches `wanted`.
+  // Narrows left() until it has at most `max_count` keys, or a single value. The count of keys from
+  // above reaches `wanted` within it.
   __device__ void narrow(int32_t max_count, int32_t wanted) {
     for (int step = 0; left_.count > max_count && left_.high - left_.low > 1; ++step) {
       split(middle_of(left_, step), wanted);
     }
   }
 
-  // From the smallest to the largest of `count` keys.
+  // The interval from the smallest to the largest of `count` keys.
   __device__ Interval extent(int32_t count) {
     uint32_t smallest = ~0U;
     uint32_t largest = 0;
     for_each_value(num_keys_, [&](int v) {
-      // One less turns no key into the largest of all.
+      // Subtracting one turns 0, no key, into the largest number.
       smallest = min(smallest, keys_[v] - 1);
       largest = max(largest, keys_[v]);
     });
@@ -142,7 +143,7 @@ class KeySearch {
     return {.low = uint64_t{smallest} + 1, .high = uint64_t{largest} + 1, .count = count};
   }
 
-  // Sum of `count` over the threads before this one.
+  // The sum of `count` over the threads before this one.
   __device__ int32_t count_before(int32_t count) {
     int32_t sum = count;
 #pragma unroll

@@ -1,5 +1,6 @@
-// Choosing pages of one row of scores in three steps: a team of warps searches all pages until at
-// most kFewPages are left, one warp searches those until a page a lane is left, and ranks these.
+// Chooses pages by one row of scores in three steps: a team of warps searches all pages until at
+// most kFewPages are left, one warp searches those until at most one page per lane is left, and
+// ranks these.
 #include "kernels/cuda/sm90/estimation/block_sparse/page_choice.h"
 
 #include "kernels/cuda/runtime/check.h"
@@ -10,7 +11,7 @@ namespace millrace::kernels::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kValues = 64;  // of a thread in the first step
+constexpr int kValues = 64;  // per thread in the first step
 constexpr int kFewValues = 16;
 constexpr int kFewPages = kFewValues * kWarp;
 
@@ -22,7 +23,7 @@ struct ChoiceShared {
   int32_t count;
   TeamShared<kWarps> wide;
   TeamShared<1> few;
-  uint32_t equal[kPages / 32];  // pages at the threshold, where they are many
+  uint32_t equal[kPages / 32];  // pages at the threshold, if there are many
   uint32_t few_key[kFewPages];
   int32_t few_page[kFewPages];
   uint32_t ranked_key[kWarp];
@@ -66,7 +67,7 @@ class RowChoice {
   }
 
  private:
-  // Takes what lies above the place where `wanted` keys are reached, and of those at it the first.
+  // Takes the keys above the place where `wanted` keys are reached, and the first of those at it.
   __device__ void take(int32_t wanted) {
     wide_.narrow(kFewPages, wanted);
     if (wide_.above_left() > 0) {
@@ -83,7 +84,7 @@ class RowChoice {
     Wide::synchronise();
   }
 
-  // What is left, by thread and then by place.
+  // Gathers the keys that are left, by thread and then by place.
   __device__ void gather() {
     int32_t place = wide_.count_before(wide_.mine_left());
     const uint64_t low = wide_.left().low;
@@ -99,7 +100,7 @@ class RowChoice {
     Wide::synchronise();
   }
 
-  // `wanted` of what was gathered, by one warp.
+  // Takes `wanted` of the gathered keys. One warp.
   __device__ void take_few(int32_t wanted) {
     const int32_t count = wide_.left().count;
     Few few(memory_.few, thread_);
@@ -124,7 +125,7 @@ class RowChoice {
     }
   }
 
-  // At most a page a lane: in order of keys, then of pages.
+  // Takes from at most one page per lane, in order of keys, then of pages.
   __device__ void take_ranked(Few& few, int32_t wanted) {
     int32_t place = few.count_before(few.mine_left());
     Few::for_each_value(wide_.left().count, [&](int v) {
@@ -149,7 +150,7 @@ class RowChoice {
     __syncwarp();
   }
 
-  // add(word, pages) for the pages for which is_in(v).
+  // Calls add(word, pages) for the pages for which is_in(v).
   template <typename IsIn, typename Add>
   __device__ void add_pages(const IsIn& is_in, const Add& add) {
     uint32_t words[kValues / kWarp] = {};
@@ -189,7 +190,7 @@ class RowChoice {
     __syncwarp();
   }
 
-  // The first `wanted` pages of memory_.equal. One warp, words in order.
+  // Takes the first `wanted` pages of memory_.equal. One warp, words in order.
   __device__ void take_first_equal(int32_t wanted) {
     for (int32_t first = 0; first < num_words() && wanted > 0; first += kWarp) {
       const int32_t i = first + thread_;
@@ -200,7 +201,7 @@ class RowChoice {
         const int32_t other = __shfl_up_sync(~0U, sum, distance);
         if (thread_ >= distance) sum += other;
       }
-      // From the top, the bits that are too many.
+      // Clears the surplus bits, from the top.
       for (int32_t excess = sum - wanted; excess > 0 && word != 0; --excess) {
         word &= ~(0x80000000U >> __clz(static_cast<int>(word)));
       }

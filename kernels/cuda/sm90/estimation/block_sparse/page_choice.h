@@ -1,4 +1,4 @@
-// Choosing pages per row tile by one row of scores.
+// Chooses pages for each row tile by one row of scores.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,8 +16,8 @@ struct BestChoiceArguments {
   const int32_t* top_k = nullptr;  // [num_heads]
 };
 
-// The top_k pages of highest score, the first page and the diagonal before all others. Ties go to
-// the smaller page; a score that is no number is highest.
+// Chooses the top_k pages of highest score, with the first page and the diagonal before all others.
+// Ties go to the smaller page; NaN is the highest score.
 void launch_choose_best(const BestChoiceArguments& arguments, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

@@ -1,4 +1,4 @@
-// A block of 128 threads per set of up to 64 vectors, each of which it reads once.
+// One block of 128 threads per set of up to 64 vectors, which it reads once.
 #include "kernels/cuda/sm90/estimation/block_sparse/pooled_means.h"
 
 #include "kernels/cuda/runtime/check.h"
@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMaxRows = 64;
-constexpr int kVector = 8;  // columns of a thread: 16 bytes
+constexpr int kVector = 8;  // columns per thread: 16 bytes
 
-// The mean of `num_rows` rows to `out`. A thread sums every so many rows, and those sums are added
-// in order.
+// Writes the mean of `num_rows` rows to `out`. Each thread sums rows at a fixed stride, and these
+// sums are added in order.
 template <typename Element, int kHeadDim>
 __device__ void store_mean(const Element* rows, int64_t row_stride, int num_rows, __half* out) {
   constexpr int kColumnThreads = kHeadDim / kVector;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
                                 out + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * kHeadDim);
 }
 
-// A block per tile and head, heads side by side as they are in a row of Q.
+// One block per tile and head, heads in the order of a row of Q.
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kThreads)
     tile_mean_kernel(const __grid_constant__ TileMeanArguments arguments, __half* out) {

@@ -1,7 +1,7 @@
 // Means of the keys of pages and of the rows of tiles, for patterns that pool.
 //
-// They are float16, which holds the mean of keys of ordinary size to 2^-12 of itself, eight times
-// closer than bfloat16. A value beyond its range becomes infinite.
+// They are float16, which holds means of ordinary size with a relative error of 2^-12, an eighth of
+// bfloat16's. A value beyond its range becomes infinite.
 #pragma once
 
 #include <cuda_fp16.h>

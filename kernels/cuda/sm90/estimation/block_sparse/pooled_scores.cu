@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t tiles_left = max(arguments.num_tiles - first_tile, int64_t{0});
   RowFragments<Float16, kHeadDim> tiles(arguments.tiles + head_tile * kHeadDim, kHeadDim,
                                         static_cast<int>(min(tiles_left, int64_t{64})));
-  int32_t pages[2];  // that the thread's tiles may see
+  int32_t pages[2];  // number of pages that the thread's tiles may see
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int64_t tile = first_tile + layout.row(half);

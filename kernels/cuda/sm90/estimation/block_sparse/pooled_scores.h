@@ -1,4 +1,5 @@
-// Scores of tiles against pages by their means (kernels/cuda/sm90/estimation/block_sparse/pooled_means.h).
+// Scores of tiles against pages by their means
+// (kernels/cuda/sm90/estimation/block_sparse/pooled_means.h).
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +10,7 @@
 
 namespace millrace::kernels::cuda {
 
-// Tiles of one thread block.
+// Tiles that one thread block scores.
 inline constexpr int kPooledBlockTiles = 128;
 
 // Pointers are device memory.
@@ -25,9 +26,9 @@ struct PooledScoreArguments {
   float* scores = nullptr;               // [num_heads, num_tiles, page_stride]
 };
 
-// scores[t, P] = mean q . mean k, neither scaled nor normalised: both keep the order. `page_map`:
-// the means of pages as the copy engine reads them, a plane per kv head, a row per page. What a
-// tile does not see may be left unwritten.
+// scores[t, P] = mean q . mean k, neither scaled nor normalised, because that does not change the
+// order. `page_map`: the means of pages as the copy engine reads them, one plane per kv head, one
+// row per page. Scores of pages that a tile does not see may stay unwritten.
 void launch_pooled_scores(const PooledScoreArguments& arguments, const CUtensorMap& page_map,
                           cudaStream_t stream);
 

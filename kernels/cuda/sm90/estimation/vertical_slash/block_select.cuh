@@ -1,8 +1,9 @@
-// Selection by one thread block: which of many 32-bit keys are the smallest, ties to the smaller
-// position, and lists of those positions in order.
+// Selection by one thread block: finds which of many 32-bit keys are the smallest, ties to the
+// smaller position, and lists their positions in order.
 //
-// Digits from the top by histogram, counted with integer atomics in shared memory: the counts, and
-// so the choice, do not depend on the order in which threads run.
+// It is a radix select from the top digit, with histograms that are counted by integer atomics in
+// shared memory. So the counts, and with them the choice, do not depend on the order in which
+// threads run.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,13 @@ namespace millrace::kernels::cuda {
 inline constexpr int kSelectThreads = 1024;
 inline constexpr int kSelectWarps = kSelectThreads / 32;
 
-// Integers that fall as floats rise; NaN before all. Adding 0 makes one zero of two.
+// Maps floats to integers in reverse order; NaN comes first. Adding 0 makes both zeros equal.
 __device__ inline uint32_t descending_bits(float value) {
   const uint32_t bits = __float_as_uint(value + 0.0F);
   return (bits & 0x80000000U) != 0 ? bits : ~(bits | 0x80000000U);
 }
 
-// Chosen are the keys below `key` and the first num_equal of those that equal it.
+// The chosen keys are those below `key` and the first num_equal of those equal to it.
 struct SelectThreshold {
   uint32_t key;
   int32_t num_equal;
@@ -28,8 +29,8 @@ class BlockSelect {
  public:
   static constexpr int kDigitBits = 11;
   static constexpr int kBins = 1 << kDigitBits;
-  // Copies of the histogram that warps share out: most sums have few distinct leading digits, and
-  // threads that count in the same bin wait for each other.
+  // Copies of the histogram, divided among the warps: most sums have few distinct leading digits,
+  // and threads that count in the same bin wait for each other.
   static constexpr int kCopies = 4;
 
   struct Shared {
@@ -43,7 +44,7 @@ class BlockSelect {
 
   __device__ explicit BlockSelect(Shared& shared) : shared_(shared) {}
 
-  // Of the keys key_of(0 .. count), the `wanted` smallest; 0 < wanted <= count.
+  // Finds the `wanted` smallest of the keys key_of(i), 0 <= i < count; 0 < wanted <= count.
   template <typename KeyOf>
   __device__ SelectThreshold threshold(const KeyOf& key_of, int32_t count, int32_t wanted) {
     uint32_t prefix = 0;
@@ -61,11 +62,11 @@ class BlockSelect {
     return {prefix, static_cast<int32_t>(rank)};
   }
 
-  // emit(place, position) for the chosen positions; places ascend with positions, from 0.
+  // Calls emit(place, position) for the chosen positions; places ascend with positions, from 0.
   template <typename KeyOf, typename Emit>
   __device__ void collect(const KeyOf& key_of, int32_t count, SelectThreshold threshold,
                           const Emit& emit) {
-    // Each warp takes a range of whole 32s, so that ballots give the order within it.
+    // Each warp takes a range that is a multiple of 32, so that ballots give the order within it.
     const int32_t length = (count + kSelectThreads - 1) / kSelectThreads * 32;
     const int32_t begin = min(warp() * length, count);
     const int32_t end = min(begin + length, count);
@@ -91,8 +92,8 @@ class BlockSelect {
     __syncthreads();
   }
 
-  // Runs among `count` elements: starts(i) says that i begins one. emit_start(run, i) and
-  // emit_end(run, i) for the runs in order; returns their number.
+  // Finds runs among `count` elements; starts(i) says whether i begins one. Calls emit_start(run,
+  // i) and emit_end(run, i) for the runs in order, and returns their number.
   template <typename Starts, typename EmitStart, typename EmitEnd>
   __device__ int32_t collect_runs(int32_t count, const Starts& starts, const EmitStart& emit_start,
                                   const EmitEnd& emit_end) {
@@ -121,8 +122,9 @@ class BlockSelect {
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ static uint32_t lanes_before() { return (1U << lane()) - 1; }
 
-  // use(i, key) for i = begin, begin + kStep, ...; keys are read in batches, so that a thread does
-  // not wait for each. All lanes of a warp make the same calls, some for i past `end`.
+  // Calls use(i, key) for i = begin, begin + kStep, ...; keys are read in batches, so that a thread
+  // does not wait for each. All lanes of a warp make the same number of calls, some with i past
+  // `end`.
   template <int kStep, typename KeyOf, typename Use>
   __device__ static void for_each_key(const KeyOf& key_of, int32_t begin, int32_t end,
                                       const Use& use) {
@@ -157,7 +159,7 @@ class BlockSelect {
     __syncthreads();
   }
 
-  // The digit whose bin holds the rank-th key, and the keys in the bins before it.
+  // Finds the digit whose bin holds the rank-th key, and the number of keys in the bins before it.
   __device__ void find_digit(uint32_t rank) {
     static_assert(kBins == 2 * kSelectThreads);
     uint32_t bins[2];

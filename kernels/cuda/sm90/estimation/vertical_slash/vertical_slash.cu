@@ -42,10 +42,11 @@ __device__ int32_t merge_offsets(const int32_t* offsets, int32_t count, Band* ba
       [&](int32_t band, int32_t i) { bands[band].hi = offsets[i]; });
 }
 
-// Closes the num_closed smallest gaps, ties to the smaller offset: a superset, never a loss.
+// Closes the num_closed smallest gaps, ties to the smaller offset. Bands only grow, so no offset is
+// lost.
 __device__ void close_gaps(const Band* bands, int32_t count, int32_t num_closed,
                            int32_t* closes_gap, Band* out, BlockSelect& select) {
-  // As on the CPU: a float may make two gaps equal that differ by less than 2^-24 of themselves.
+  // As on the CPU, gaps that differ by less than 2^-24 of themselves may be equal as floats.
   const auto key_of = [&](int32_t i) {
     return descending_bits(-static_cast<float>(bands[i + 1].lo - bands[i].hi));
   };

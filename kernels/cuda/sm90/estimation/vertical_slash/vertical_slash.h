@@ -1,4 +1,4 @@
-// What build_vertical_slash launches.
+// The launch of build_vertical_slash.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace millrace::kernels::cuda {
 
-// One head's share: budgets clamped and raised, and where its working memory begins.
+// One head: its budgets, clamped and raised, and where its working memory begins.
 struct VerticalSlashHead {
   int32_t head = 0;
   int32_t verticals = 0;
@@ -17,11 +17,11 @@ struct VerticalSlashHead {
   int64_t first_slash = 0;  // into the arrays of VerticalSlashWork
 };
 
-// Device memory, an element per slash of every head.
+// Device memory, one element for each slash of each head.
 struct VerticalSlashWork {
   int32_t* offsets = nullptr;
   Band* bands = nullptr;
-  int32_t* closes_gap = nullptr;  // the gap behind a band is closed
+  int32_t* closes_gap = nullptr;  // whether the gap behind a band is closed
 };
 
 struct VerticalSlashArguments {
