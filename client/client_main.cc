@@ -1,4 +1,4 @@
-// millrace-client: sends prompts to a coordinator and looks after what came of them.
+// millrace-client: sends prompts to a coordinator and manages the resulting requests.
 // Exit status: 0 the answer came; 1 an error, or no answer; 2 the command line is wrong.
 #include <unistd.h>
 
@@ -60,7 +60,7 @@ struct Arguments {
   bool cache_impure = false;
   double kv_budget = 1;
   int64_t kv_budget_tokens = 0;
-  bool events = false;  // for whoever pulls while the prefill goes on
+  bool events = false;  // for clients that pull during the prefill
   std::string lease_id;
   double timeout_s = 60;
 };
@@ -100,7 +100,7 @@ Result<void> call_and_print(const Arguments& arguments, const HttpCall& call) {
   return output.write(answer.body + '\n');
 }
 
-// Valid ids have no characters that would need escaping; check_request_id sees to that.
+// Valid ids have no characters that need escaping; check_request_id ensures that.
 std::string request_path(const Arguments& arguments) {
   return "/v1/prefill/" + arguments.request_id;
 }
@@ -345,7 +345,7 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Sends prompts to a Millrace coordinator, and shows, cancels, renews and releases requests.",
       "millrace-client");
-  app.formatter(std::make_shared<cli::HelpFormatter>());  // subcommands take it over
+  app.formatter(std::make_shared<cli::HelpFormatter>());  // subcommands inherit it
   app.set_version_flag("--version", MILLRACE_VERSION);
   app.require_subcommand(1);
   app.fallthrough();

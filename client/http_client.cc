@@ -68,7 +68,7 @@ class Exchange {
     request.keep_alive(false);
     request.prepare_payload();
     stream_.expires_after(silence_);
-    // A refusal may come before the body is out: read the answer whatever the write says.
+    // A refusal may come before the whole body is sent: read the answer even if the write failed.
     co_await http::async_write(stream_, request, kAwait);
     co_return co_await read();
   }
@@ -93,7 +93,7 @@ class Exchange {
       parser.get().body().data = piece.data();
       parser.get().body().size = piece.size();
       stream_.expires_after(silence_);
-      // Some, not all that fits: an event is shown when it comes.
+      // Read some bytes rather than fill the buffer, so that each event is shown when it comes.
       auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
       if (ec && ec != http::error::need_buffer) {
         co_return error(Errc::kPeerLost, "the answer is incomplete: {}", text(ec));

@@ -25,7 +25,7 @@ struct HttpAnswer {
   std::string body;  // of an answer that is not a stream of events
 };
 
-// How a client is let in.
+// What a client needs to be let in.
 struct HttpAccess {
   std::string token;  // "" : none is shown
   TlsContext tls;     // for servers that encrypt
@@ -36,8 +36,8 @@ class HttpClient {
   HttpClient(ServerAddress server, HttpAccess access = {})
       : server_(std::move(server)), access_(std::move(access)) {}
 
-  // Events of a streamed answer go to `on_event` as they arrive. `silence` is how long nothing at
-  // all may come: the coordinator sends a comment every 10 s.
+  // Events of a streamed answer go to `on_event` as they arrive. `silence`: how long nothing at all
+  // may arrive; the coordinator sends a comment every 10 s.
   Result<HttpAnswer> call(
       const HttpCall& call, Duration silence,
       const std::function<void(const protocol::SseEvent&)>& on_event = {}) const;

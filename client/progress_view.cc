@@ -18,7 +18,7 @@ std::string ProgressView::bar(int64_t done, int64_t total, double mean_density, 
 
 void ProgressView::show(const protocol::SseEvent& event) {
   if (event.name == "layer") return show_layer(event.data);
-  if (event.name == "manifest") return;  // for whoever pulls
+  if (event.name == "manifest") return;  // for clients that pull
   if (event.name == "queued" || event.name == "started") {
     std::cerr << fmt::format("{:.1f} s: {}\n", since_start_.elapsed_s(), event.name);
   } else if (terminal_) {

@@ -1,4 +1,5 @@
-// Shows on stderr how far a streamed request is: a bar on a terminal, else a line now and then.
+// Shows the progress of a streamed request on stderr: a bar on a terminal, otherwise an occasional
+// line.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ class ProgressView {
 
   void show(const protocol::SseEvent& event);
 
-  // "[########------------]  12/32 layers  density 0.13  4.2 s": for tests as well.
+  // "[########------------]  12/32 layers  density 0.13  4.2 s"; public for tests.
   static std::string bar(int64_t done, int64_t total, double mean_density, double elapsed_s);
 
  private:

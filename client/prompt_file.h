@@ -1,4 +1,4 @@
-// Prompts from files, in the forms that people have them in.
+// Reads prompts from files in the forms that people keep them in.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace millrace::client {
 
-// Little-endian int32 token ids of `path`: a file that ends in .bin holds just that; any other is
-// text, whose line `line` (from 1) is a JSON array of token ids or an object with such an array
-// under "prompt_token_ids". A JSON document over several lines is taken whole when `line` is 1.
+// The token ids in `path`, as little-endian int32. A file that ends in .bin holds just these. Any
+// other file is text: its line `line` (from 1) is a JSON array of token ids or an object with such
+// an array under "prompt_token_ids". A JSON document over several lines is read whole when `line`
+// is 1.
 Result<std::string> read_prompt(const std::string& path, int64_t line);
 
 // The same from text.

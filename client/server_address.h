@@ -1,4 +1,4 @@
-// Where a coordinator is, as people write it. Pure.
+// The address of a coordinator, as people write it. Pure.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// It becomes part of a header, which a line end would end. The text is not quoted.
+// The token becomes part of a header, and a line end would end that header. The text is not quoted.
 Result<std::string> checked(std::string token, const std::string& where) {
   const auto is_visible = [](char c) { return c > 0x20 && c < 0x7f; };
   if (!token.empty() && std::all_of(token.begin(), token.end(), is_visible)) return token;

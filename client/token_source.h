@@ -1,5 +1,5 @@
-// The token that a client shows: from a file or the environment, where other users of the machine do
-// not see it as they see command lines.
+// The token that a client sends: from a file or the environment, where other users of the machine
+// cannot see it as they can see command lines.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace millrace::client {
 
-// The first line of `file`; without one of the file that MILLRACE_TOKEN_FILE names, or what
-// MILLRACE_TOKEN holds; "" if there is none of them.
+// The first line of `file`. Without `file`: the first line of the file that MILLRACE_TOKEN_FILE
+// names, or else the value of MILLRACE_TOKEN; "" if there is none of them.
 Result<std::string> find_token(const std::string& file);
 
 }  // namespace millrace::client

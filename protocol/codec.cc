@@ -21,7 +21,7 @@ Result<std::string> encode_frame(const Envelope& envelope) {
 
 namespace {
 
-// How HTTP begins, in either direction. Read as a length, each is above the limit.
+// The beginnings of HTTP messages, in either direction. Read as a length, each is above the limit.
 bool speaks_http(std::span<const std::byte, kFrameHeaderBytes> header) {
   const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
   return text == "HTTP" || text == "GET " || text == "HEAD" || text == "POST" || text == "DELE";

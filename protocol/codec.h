@@ -1,5 +1,5 @@
-// Framing of control messages: 4 bytes little-endian length, then a serialised Envelope. Pure: no
-// sockets.
+// Framing of control messages: 4 bytes of little-endian length, then a serialised Envelope. Pure:
+// no sockets.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ inline constexpr int64_t kMaxFrameBytes = 64ll << 20;
 // kTooLarge when the message does not fit a frame.
 Result<std::string> encode_frame(const Envelope& envelope);
 
-// Length of the body that follows a frame header; kTooLarge above kMaxFrameBytes, before any memory
-// is taken; kInvalidArgument where the bytes are those of HTTP.
+// Length of the body that follows a frame header. kTooLarge above kMaxFrameBytes, before any memory
+// is taken; kInvalidArgument if the bytes are HTTP.
 Result<int64_t> decode_frame_length(std::span<const std::byte, kFrameHeaderBytes> header);
 Result<Envelope> decode_frame_body(std::span<const std::byte> body);
 

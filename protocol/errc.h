@@ -1,4 +1,4 @@
-// What HTTP and a client make of an error's code.
+// What an error's code means to HTTP and to a client.
 #pragma once
 
 #include "common/result.h"
@@ -7,7 +7,7 @@ namespace millrace::protocol {
 
 // 400, 403, 404, 413, 429, 499, 501, 503, 504, 500.
 int http_status(Errc code);
-// May the same request succeed when sent again unchanged?
+// Whether the same request may succeed when it is sent again unchanged.
 bool retriable(Errc code);
 
 }  // namespace millrace::protocol

@@ -1,4 +1,4 @@
-// Server-sent events, and how they come out of a byte stream that is cut anywhere. Pure.
+// Server-sent events, and a parser for a byte stream that may be cut anywhere. Pure.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ std::string to_text(const SseEvent& event);
 
 class SseParser {
  public:
-  // Events completed by these bytes; comments are dropped. kTooLarge for an event over 64 MiB.
+  // The events completed by these bytes; comments are dropped. kTooLarge for an event over 64 MiB.
   Result<std::vector<SseEvent>> feed(std::string_view bytes);
 
  private:

@@ -7,10 +7,10 @@
 
 namespace millrace::coordinator {
 
-// Longer ones are no tokens of ours, whatever the header's limit.
+// A longer token is never valid, whatever the limit on headers.
 inline constexpr size_t kMaxTokenChars = 512;
 
-// Of "Bearer TOKEN"; kDenied if it is anything else. The error never quotes the header.
+// The token of "Bearer TOKEN"; kDenied for anything else. The error never quotes the header.
 Result<std::string_view> bearer_token(std::string_view authorization);
 
 }  // namespace millrace::coordinator

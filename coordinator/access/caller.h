@@ -1,4 +1,4 @@
-// Who sends a request, by the token that came with it, and what that token lets them do. Pure.
+// Who sends a request, according to its token, and what that token allows. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace millrace::coordinator {
 
-// Each includes those before it.
+// Each scope includes those before it.
 enum class Scope {
   kRead,     // see the requests of its own name, follow them, keep and release their leases
-  kPrefill,  // post prompts and cancel them
-  kAdmin,    // all of that with everybody's requests, and the metrics
+  kPrefill,  // also post prompts and cancel them
+  kAdmin,    // all of that for everybody's requests, and the metrics
 };
 
 // 0: no limit.
@@ -22,7 +22,7 @@ struct Quota {
 };
 
 struct Caller {
-  // Where nobody is asked for a token: everybody may do everything.
+  // Where no token is asked for: everybody may do everything.
   static Caller anybody() { return {.name = "", .scope = Scope::kAdmin, .quota = {}}; }
 
   bool may(Scope wanted) const { return scope >= wanted; }

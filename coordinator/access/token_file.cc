@@ -39,7 +39,7 @@ Result<std::string> parse_name(std::string_view text) {
                quoted(text), kMaxNameChars);
 }
 
-// What is no digest may be the token itself, put here by mistake: it is not quoted.
+// A value that is not a digest may be the token itself, put here by mistake: it is not quoted.
 Result<std::string> parse_sha256(std::string_view text) {
   std::string digest(text);
   std::transform(digest.begin(), digest.end(), digest.begin(), [](char c) {

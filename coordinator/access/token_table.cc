@@ -25,8 +25,9 @@ Result<void> TokenTable::load(const std::string& path) {
   return {};
 }
 
-// A digest tells nothing of the token, so where it differs could be told; what costs nothing is
-// hidden all the same: every digest is compared to its end, and the last one as well.
+// A digest reveals nothing about the token, so its first difference could be revealed too. Hiding
+// it costs nothing, so it is hidden all the same: every digest is compared to its end, down to the
+// last one in the table.
 Result<Caller> TokenTable::identify(std::string_view token) const {
   if (!tokens_) return Caller::anybody();
   const std::string digest = sha256_hex(std::as_bytes(std::span(token)));

@@ -1,5 +1,5 @@
-// Which tokens are accepted now. Whoever shows none is let in only where there is no table. One
-// thread; a file that cannot be used leaves the table as it is.
+// Which tokens are accepted now. A request without a token is let in only where there is no table.
+// One thread; a file that cannot be used leaves the table as it is.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ class TokenTable {
   TokenTable() = default;
   explicit TokenTable(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
-  // From now on only the tokens in the file.
+  // From now on, accepts only the tokens in the file.
   Result<void> load(const std::string& path);
 
   bool asks() const { return tokens_.has_value(); }

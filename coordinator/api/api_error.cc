@@ -12,8 +12,8 @@ namespace json = boost::json;
 
 namespace {
 
-// An error quotes what a client sent, and may cut it in the middle of a character. What is not
-// UTF-8 becomes U+FFFD, since JSON is UTF-8.
+// An error quotes what a client sent and may cut it in the middle of a character. Bytes that are
+// not UTF-8 become U+FFFD, since JSON is UTF-8.
 std::string as_utf8(std::string_view text) {
   std::string out;
   while (!text.empty()) {

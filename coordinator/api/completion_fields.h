@@ -1,5 +1,6 @@
-// The fields of POST /v1/completions and POST /v1/chat/completions that mean something here. All others
-// are for the decode engine, to which a router sends the same body afterwards, and are not looked at.
+// The fields of POST /v1/completions and POST /v1/chat/completions that mean something here. All
+// others are for the decode engine, to which a router sends the same body afterwards, and are
+// ignored.
 #pragma once
 
 #include <array>
@@ -10,8 +11,8 @@ namespace millrace::coordinator {
 enum class CompletionRole {
   kPrefill,        // as in POST /v1/prefill
   kPrompt,         // text or token ids, flat or as the only member of a list
-  kMessages,       // a list, of which the chat template makes the prompt
-  kForTemplate,    // anything; the chat template sees it, too
+  kMessages,       // a list; the chat template makes the prompt from it
+  kForTemplate,    // anything; the chat template sees it as well
   kSpecialTokens,  // a boolean
   kTokensAsIds,    // a boolean
   kStream,         // a boolean
@@ -21,11 +22,11 @@ enum class CompletionRole {
   kWantsLogprobs,  // a boolean
   kTopLogprobs,    // an integer from 0 on, with kWantsLogprobs
   kMillrace,       // an object with kMillraceFields
-  // What one greedy token after one prompt cannot stand for.
+  // Fields that one greedy token after one prompt can serve only if they have this value.
   kMustBeOne,
   kMustBeFalse,
   kMustBeNull,
-  kNotTaken,  // null: the model's own is used
+  kNotTaken,  // must be null: the model's own template is used
 };
 
 struct CompletionField {
@@ -33,7 +34,7 @@ struct CompletionField {
   CompletionRole role;
 };
 
-// Null is as if the field were not there.
+// A null counts as an absent field.
 inline constexpr std::array<CompletionField, 20> kCompletionFields = {
     {{"model", CompletionRole::kPrefill},
      {"request_id", CompletionRole::kPrefill},
@@ -86,8 +87,9 @@ inline constexpr std::array<CompletionField, 27> kChatFields = {
      {"functions", CompletionRole::kMustBeNull},
      {"audio", CompletionRole::kMustBeNull}}};
 
-// Those of POST /v1/prefill that OpenAI has no place for, with the same rules. No hand-over: there is no manifest to
-// pull by before the answer. The priority is also here for bodies that go to a decode engine without priorities afterwards.
+// Fields of POST /v1/prefill that OpenAI has no place for, with the same rules. Hand-over is not
+// among them: there is no manifest to pull by before the answer. The priority is also here for
+// bodies that afterwards go to a decode engine without priorities.
 inline constexpr std::array<std::string_view, 8> kMillraceFields = {
     "head_plan", "min_recall", "deadline_ms", "lease_ms",
     "priority",  "cache",      "cache_salt",  "cache_impure"};

@@ -13,8 +13,8 @@ namespace json = boost::json;
 
 namespace {
 
-// Groups know ten (worker/engine/engine.h); what else one may send is not for the deciding thread to
-// write.
+// Groups report ten (worker/engine/engine.h). Whatever a group sends, the deciding thread writes
+// out no more than this.
 constexpr int64_t kMaxListedTokens = 20;
 
 // As vLLM writes tokens with return_tokens_as_token_ids.
@@ -36,7 +36,7 @@ TokenNames names_of(const std::vector<int32_t>& tokens, const CompletionOptions&
   return by_id;
 }
 
-// By listed_tokens(), of which `words` may have the names. Of several tokens of one name, as two
+// For listed_tokens(), whose names may be in `words`. If several tokens have one name, such as two
 // spellings of a byte, the likeliest is listed.
 json::value logprobs_json(const protocol::Manifest& manifest, const CompletionOptions& options,
                           const std::vector<int32_t>& tokens, const CompletionWords& words) {
@@ -56,7 +56,7 @@ json::value logprobs_json(const protocol::Manifest& manifest, const CompletionOp
                       {"text_offset", json::array{0}}};
 }
 
-// A token of a chat's list. Bytes that are no text have a name that says so, and no list of their own.
+// A token in a chat's list. Bytes that are not text have a name that says so, and no list of bytes.
 json::object chat_token_json(const std::string& name, bool is_text, float logprob) {
   json::value bytes = nullptr;
   if (is_text && !name.starts_with("bytes:")) {

@@ -1,4 +1,4 @@
-// A number of a group as JSON, which has no NaN and no infinity.
+// A number from a group as JSON, which has no NaN and no infinity.
 #pragma once
 
 #include <boost/json/value.hpp>

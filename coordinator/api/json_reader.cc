@@ -106,7 +106,7 @@ std::optional<Refusal> read_json_object(std::string_view text, JsonSink& sink) {
     ec = json::make_error_code(json::error::extra_data);
   }
   if (!ec) return std::nullopt;
-  // To the parser a byte that is no part of a character is a mistake like any other.
+  // To the parser, a byte that is not part of a character is a mistake like any other.
   const size_t valid = utf8_prefix(text);
   if (valid < text.size() && valid <= consumed) {
     return Refusal(error(Errc::kInvalidArgument, "malformed JSON at byte {}: not UTF-8", valid));

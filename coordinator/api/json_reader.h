@@ -1,5 +1,5 @@
-// Reads a JSON object piece by piece. Nothing is stored but the string at hand, so memory is bounded
-// by the text and by what the sink keeps, and not by how the JSON nests. Pure.
+// Reads a JSON object piece by piece. It stores only the current string, so memory is bounded by
+// the text and by what the sink keeps, not by how the JSON nests. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace millrace::coordinator {
 
-// Anything but an object and an array. Null is std::monostate; a uint64_t is above 2^63; a double
+// Any value except objects and arrays. Null is std::monostate; a uint64_t is above 2^63; a double
 // was written with a fraction or an exponent.
 using JsonScalar = std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string_view>;
 
 // "null", "a boolean", "a string" ...: for errors.
 std::string_view kind_of(const JsonScalar& value);
 
-// Hears of everything inside the object, in the order of the text. An error ends the reading.
+// Is told of everything inside the object, in the order of the text. An error ends the reading.
 class JsonSink {
  public:
   virtual ~JsonSink() = default;
@@ -34,8 +34,8 @@ class JsonSink {
   virtual const std::string& blamed() const = 0;
 };
 
-// Refuses malformed JSON, what nests deeper than 32, anything else than one object, and what the
-// sink refuses.
+// Refuses malformed JSON, nesting deeper than 32, anything other than one object, and what the sink
+// refuses.
 std::optional<Refusal> read_json_object(std::string_view text, JsonSink& sink);
 
 }  // namespace millrace::coordinator

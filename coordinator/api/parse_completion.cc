@@ -31,10 +31,10 @@ class CompletionJson : public JsonSink {
   Result<void> array_ends() override;
   const std::string& blamed() const override { return current_; }
 
-  // Unless the body says otherwise: templates write them.
+  // The default for chats, unless the body says otherwise: templates write these tokens themselves.
   void leave_out_special_tokens() { prefill_.set_add_special_tokens(false); }
   ParsedCompletionBody finish();
-  // Of a chat, whose body this was.
+  // For a chat, whose body this was.
   ParsedCompletionBody finish_chat(std::string_view body);
 
  private:
@@ -54,8 +54,8 @@ class CompletionJson : public JsonSink {
   CompletionOptions options_;
   Scope scope_ = Scope::kBody;
   std::string current_;
-  std::optional<CompletionRole> role_;  // of the current field; nullopt: it is passed over
-  int passed_over_ = 0;                 // objects and arrays that are open in such a field
+  std::optional<CompletionRole> role_;  // of the current field; nullopt: the field is skipped
+  int passed_over_ = 0;                 // objects and arrays that are open in a skipped field
   bool has_list_ = false;               // the prompt is a list with a list in it
   bool has_messages_ = false;
   bool wants_logprobs_ = false;
@@ -115,7 +115,7 @@ Result<void> CompletionJson::begin_field(std::string_view name) {
   if (role_ == CompletionRole::kPrompt || role_ == CompletionRole::kMessages) {
     return prefill_.begin("prompt_token_ids", name);
   }
-  if (role_ == CompletionRole::kForTemplate) role_.reset();  // passed over here
+  if (role_ == CompletionRole::kForTemplate) role_.reset();  // skipped here
   return {};
 }
 
@@ -133,7 +133,7 @@ Result<void> CompletionJson::begin_millrace(std::string_view name) {
 Result<void> CompletionJson::value(const JsonScalar& value) {
   if (!role_) return {};
   if (scope_ == Scope::kPrompt || scope_ == Scope::kListInPrompt) return add_to_prompt(value);
-  // As if the field were not there, for clients that write all of OpenAI's fields.
+  // Treated as absent, for clients that write all of OpenAI's fields.
   if (std::holds_alternative<std::monostate>(value) && scope_ != Scope::kMillrace) {
     if (role_ == CompletionRole::kPrefill) prefill_.leave_out();
     return {};

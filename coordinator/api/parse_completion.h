@@ -1,5 +1,5 @@
-// The bodies of POST /v1/completions and POST /v1/chat/completions: a prefill in OpenAI's shapes, as
-// routers send it that split prefill and decode. Pure, as parse_prefill.h is.
+// The bodies of POST /v1/completions and POST /v1/chat/completions: a prefill in OpenAI's shapes,
+// as sent by routers that split prefill and decode. Pure, as parse_prefill.h is.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace millrace::coordinator {
 
-// What a completion asks for beside its prefill.
+// What a completion asks for in addition to its prefill.
 struct CompletionOptions {
   bool stream = false;              // answered with server-sent events
   bool include_usage = false;       // in the stream; elsewhere it is included anyway
@@ -28,16 +28,16 @@ struct CompletionBody {
 
 using ParsedCompletionBody = std::variant<CompletionBody, Refusal>;
 
-// Token ids are read straight into their vector, and what is for the decode engine is passed over,
-// so that memory is bounded by the limits.
+// Token ids are read straight into their vector and fields for the decode engine are skipped, so
+// memory is bounded by the limits.
 ParsedCompletionBody parse_completion(std::string_view body, const PrefillBodyLimits& limits);
 
-// The prompt is the body itself as text (PrefillBody::is_chat): its messages are for the tokenizer to
-// read.
+// The prompt is the body itself as text (PrefillBody::is_chat); the tokenizer reads the messages in
+// it.
 ParsedCompletionBody parse_chat(std::string_view body, const PrefillBodyLimits& limits);
 
-// SHA-256 of a prompt's ids as little-endian int32, in hex: what a decode engine compares its own
-// prompt with.
+// SHA-256 of a prompt's ids as little-endian int32, in hex. A decode engine compares its own prompt
+// with it.
 std::string prompt_digest(const std::vector<int32_t>& token_ids);
 
 }  // namespace millrace::coordinator

@@ -1,5 +1,6 @@
-// The body of POST /v1/prefill, in its two forms. Pure: bytes in, a checked request or the field to
-// blame out. What depends on the groups (vocabulary, length, known models) is not checked here.
+// The body of POST /v1/prefill in its three forms: JSON, raw text, raw token ids. Pure: bytes in; out
+// comes a checked request or the field to blame. What depends on the groups (vocabulary, length,
+// known models) is not checked here.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ struct PrefillBodyLimits {
 
 using ParsedPrefillBody = std::variant<PrefillBody, Refusal>;
 
-// {"model": "...", "prompt_token_ids": [1, 2], ...}, or with "text". Token ids are read straight into their vector,
-// so that memory is bounded by the limits and not by how the JSON nests.
+// {"model": "...", "prompt_token_ids": [1, 2], ...}, or with "text". Token ids are read straight
+// into their vector, so memory is bounded by the limits and not by how the JSON nests.
 ParsedPrefillBody parse_prefill_json(std::string_view body, const PrefillBodyLimits& limits);
 
-// The same with text in place of token ids: body in UTF-8.
+// The same with text in place of token ids. Body: the text in UTF-8.
 ParsedPrefillBody parse_prefill_text(std::string_view body, std::string_view query,
                                      const PrefillBodyLimits& limits);
 

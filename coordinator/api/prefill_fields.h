@@ -1,4 +1,4 @@
-// Sets the fields of a PrefillBody by name and checks them: what all forms of a request have in
+// Sets and checks the fields of a PrefillBody by name: the part that all forms of a request have in
 // common.
 #pragma once
 
@@ -19,30 +19,30 @@ class PrefillFields {
     std::string_view name;
     Kind kind;
   };
-  static constexpr size_t kMaxNameChars = 128;  // of what an error quotes
-  // Of the JSON form; the query takes all but the prompt.
+  static constexpr size_t kMaxNameChars = 128;  // of a name that an error quotes
+  // The fields of the JSON form; the query takes all of them except the prompt.
   static std::span<const Field> fields();
 
   // `prompt_name`: what the client calls its prompt.
   explicit PrefillFields(const PrefillBodyLimits& limits,
                          std::string_view prompt_name = "prompt_token_ids");
 
-  // Names the field that is set next; refuses unknown and repeated ones. `shown`: what the client
-  // calls it.
+  // Names the field that is set next; refuses unknown and repeated ones. `shown`: the client's name
+  // for it.
   Result<void> begin(std::string_view name, std::string_view shown);
   Result<void> begin(std::string_view name) { return begin(name, name); }
-  // The last one, as the client calls it; "" before the first.
+  // The last field named, as the client calls it; "" before the first.
   const std::string& current() const { return current_; }
 
-  // These after a begin() that was no error.
+  // The functions below need a begin() that returned no error.
   Result<void> set(const JsonScalar& value);
-  // As if it had not been named.
+  // Treats the field as if it had not been named.
   void leave_out() { seen_ &= ~(1u << (field_ - fields().data())); }
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
   bool takes_tokens() const { return field_->kind == Kind::kTokens; }
   bool takes_prompt() const { return takes_tokens() || field_->kind == Kind::kText; }
-  // Before the first one, where their number is known.
+  // To be called before the first token, if their number is known.
   Result<void> expect_tokens(size_t count);
   Result<void> add(const JsonScalar& element);
   Result<void> add_token(int64_t token);
@@ -52,7 +52,7 @@ class PrefillFields {
   bool has_text() const { return body_.text.has_value(); }
   void set_add_special_tokens(bool add) { body_.add_special_tokens = add; }
   void set_is_chat() { body_.is_chat = true; }
-  // For a value of another type, such as "null".
+  // The error for a value of another type, such as "null".
   Error wrong_type(std::string_view got) const;
 
   // Checks that all required fields are there. Nothing can be set any more.
@@ -72,7 +72,7 @@ class PrefillFields {
   Result<void> set_min_recall(double value);
   Result<void> set_kv_budget(double value);
   void set_bool(bool value);
-  // That a cache in part goes with the other fields.
+  // Checks that a cache in part is allowed with the other fields.
   std::optional<Refusal> check_kv_budget();
 
   PrefillBodyLimits limits_;

@@ -1,5 +1,5 @@
-// Turns the state of a request into server-sent events: what is new since the last call. Because it
-// looks at the record and not at a queue of happenings, a slow reader costs no memory.
+// Turns the state of a request into server-sent events: whatever is new since the last call. It
+// reads the record instead of a queue of events, so a slow reader costs no memory.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@ class ProgressEvents {
   // "event: layer\ndata: {...}\n\n" and so on, in the order queued, started, manifest (of a
   // streaming request), layer ..., then done or error; "" when nothing is new.
   std::string take(TimePoint now);
-  // What take() is about to show, as text (request_json.h); must have been given before.
+  // Texts that the next take() needs (request_json.h); give them before calling it.
   bool wants_opened_manifest() const {
     return request_->opened && !opened_ && opened_text_.empty();
   }
   bool wants_manifest() const { return request_->result && !finished_ && texts_.manifest.empty(); }
   void give_opened_manifest(std::string text) { opened_text_ = std::move(text); }
   void give_result(ResultTexts texts) { texts_ = std::move(texts); }
-  // The last event is out.
+  // Whether take() has returned the last event.
   bool finished() const { return finished_; }
 
   static constexpr const char* kKeepAlive = ": ping\n\n";

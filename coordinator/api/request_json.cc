@@ -36,7 +36,7 @@ const std::string& or_else(const std::string& text, const std::string& instead) 
   return text.empty() ? instead : text;
 }
 
-// `object`, with a last member of which `text` is the value.
+// `object` with one more member at the end, whose value is `text`.
 std::string with_member(const json::object& object, const char* name, const std::string& text) {
   std::string out = json::serialize(object);
   out.back() = ',';
@@ -80,7 +80,7 @@ json::object lease_json(const Request& request, TimePoint now) {
   lease["state"] = std::string(lease_state_name(request.lease));
   lease["lease_id"] = request.result->manifest().lease_id();
   if (request.lease == LeaseState::kActive) {
-    // One that ends is active until the next tick.
+    // A lease that has ended stays active until the next tick.
     const auto left = std::max(request.lease_ends - now, Duration::zero());
     lease["expires_in_ms"] = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
   }
@@ -103,7 +103,7 @@ json::object head_recalls_json(const protocol::HeadRecalls& recalls) {
           {"least", by_layer(recalls.least(), recalls.num_heads())}};
 }
 
-// But for the manifest.
+// Everything except the manifest.
 json::object done_json(const Request& request, TimePoint now) {
   const protocol::Manifest& manifest = request.result->manifest();
   json::object out;

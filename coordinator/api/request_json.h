@@ -12,14 +12,14 @@
 namespace millrace::coordinator {
 
 // The protobuf JSON of protocol/manifest.proto with the original field names; 64-bit numbers are
-// strings, NaN and infinity are null. Before the prefill is done, without the fields that only a
-// result has. A group may send a large manifest: not for the deciding thread.
+// strings, NaN and infinity are null. Before the prefill is done, it lacks the fields that only a
+// result has. A group may send a large manifest, so do not call this on the deciding thread.
 std::string manifest_text(const protocol::Manifest& manifest, bool is_done);
 
-// What of a result is made elsewhere.
+// The parts of a result that are made elsewhere.
 struct ResultTexts {
   std::string manifest;  // manifest_text()
-  // Of models with a tokenizer; the inner one is nullopt where the tokenizer failed.
+  // For models with a tokenizer; the inner one is nullopt where the tokenizer failed.
   std::optional<std::optional<std::string>> first_token_text;
 };
 
@@ -28,17 +28,18 @@ struct ResultTexts {
 //  "stored": {...}, "manifest": {...}}.
 std::string done_text(const Request& request, TimePoint now, const ResultTexts& texts);
 
-// {"request_id", "manifest"} of a streaming request that is not done; it must be opened.
+// {"request_id", "manifest"} of a streaming request that is not done but has been opened.
 std::string opened_text(const Request& request, const std::string& manifest);
 
-// What GET answers: the first of these when done, otherwise status and progress, or the error.
+// What GET answers: done_text() for a request that is done, otherwise status and progress, or the
+// error.
 std::string status_text(const Request& request, TimePoint now, const ResultTexts& texts);
 
 // {"state", "lease_id", "expires_in_ms" while it is active} of a request that is done.
 boost::json::object lease_json(const Request& request, TimePoint now);
 
-// {"object": "list", "data": [{"id": ...}, ...]}. `created_s`, Unix time, is for clients that insist
-// on OpenAI's shape.
+// {"object": "list", "data": [{"id": ...}, ...]}. `created_s`, Unix time, is for clients that
+// insist on OpenAI's shape.
 boost::json::object models_json(const std::map<std::string, ModelOffer>& offers, int64_t created_s);
 
 }  // namespace millrace::coordinator

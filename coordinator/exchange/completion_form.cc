@@ -8,7 +8,8 @@ namespace millrace::coordinator {
 
 namespace {
 
-// A client that sends token ids reads those of the answer, and does not depend on a tokenizer.
+// A client that sends token ids reads the token ids of the answer and does not depend on a
+// tokenizer.
 constexpr std::chrono::seconds kIdsPatience{2};
 
 }  // namespace
@@ -34,7 +35,7 @@ awaitable<HttpReply> CompletionForm::reply(const Request& record) {
   if (has_tokenizer(shared_, record.model)) {
     const Duration patience = is_text_ ? shared_.tokenizers.timeout() : Duration(kIdsPatience);
     auto read = co_await read_first_token(shared_, record, listed, patience);
-    // To a client with text an answer without its text would be a wrong one.
+    // For a client that sent text, an answer without text would be wrong.
     if (!read.ok() && is_text_) {
       co_return error_reply(
           error(read.error().code, "the prompt is done, but its first token could not be read: {}",

@@ -1,6 +1,6 @@
-// POST /v1/completions and POST /v1/chat/completions: OpenAI's shapes, answered with the first token
-// and with what a decode engine finds the cache by. A stream is one event, and comes as a whole when
-// the prefill is done: until then an error still has a status of its own.
+// POST /v1/completions and POST /v1/chat/completions: OpenAI's shapes. The answer holds the first
+// token and what a decode engine needs to find the cache. A stream is sent whole when the prefill
+// is done: until then an error can still have its own status.
 #pragma once
 
 #include <string>

@@ -33,14 +33,14 @@ awaitable<bool> EventStream::send_until_end(Record record, Notifier& changed,
     if (!open || client.gone()) break;
     if (record->ended()) continue;  // while the events went out
     const bool changes = co_await changed.wait(Deadline::after(shared_.options.http.keep_alive));
-    // A client that sends no more may still listen: writing to it tells.
+    // A client that has stopped sending may still listen: only writing to it tells.
     const bool ask = client.half_closed() && !std::exchange(half_closed, client.half_closed());
     if (!changes || ask) open = co_await writer_.send_events(ProgressEvents::kKeepAlive);
   }
   co_return false;
 }
 
-// Each takes a while, after which the other may be wanted.
+// Writing one takes a while, and the other may be needed by then.
 awaitable<void> EventStream::write_manifests(Record record, ProgressEvents& events) {
   while (events.wants_opened_manifest() || events.wants_manifest()) {
     const bool opened = events.wants_opened_manifest();

@@ -1,5 +1,5 @@
-// The events of one prefill, from its first on, as a stream to one client; any number of clients may
-// each have one.
+// All events of one prefill, from the first on, as a stream to one client. Any number of clients
+// may each have a stream.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// GET /v1/prefill/{id}/events: all events of a prefill so far and from then on, for clients that did
-// not post it. One that leaves changes nothing.
+// GET /v1/prefill/{id}/events: all events of a prefill so far and from then on, for clients that
+// did not post it. A client that leaves changes nothing.
 #pragma once
 
 #include "coordinator/exchange/event_stream.h"
@@ -13,7 +13,8 @@ class EventsExchange {
   EventsExchange(HttpShared& shared, NetStream& stream, ReplyWriter& writer)
       : shared_(shared), writer_(writer), events_(shared, stream, writer) {}
 
-  // True when the connection can take another request. `is_head`: what a GET would begin with.
+  // True when the connection can take another request. `is_head`: sends only what the answer to a
+  // GET would begin with.
   awaitable<bool> run(const Route& route, const Caller& caller, bool is_head);
 
  private:

@@ -11,10 +11,11 @@
 
 namespace millrace::coordinator {
 
-// Whether the model has a tokenizer, and it is no other model's.
+// Whether the model has a tokenizer that is not another model's.
 bool has_tokenizer(const HttpShared& shared, const std::string& model);
 
-// Of a request that is done, whose model has a tokenizer. `listed`: tokens to name beside it.
+// The first token of a request that is done and whose model has a tokenizer. `listed`: other tokens
+// to name as well.
 awaitable<Result<tokenizer::FollowingText>> read_first_token(HttpShared& shared,
                                                              const Request& record,
                                                              std::vector<int32_t> listed,

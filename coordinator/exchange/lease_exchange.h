@@ -17,7 +17,7 @@ class LeaseExchange {
  public:
   explicit LeaseExchange(HttpShared& shared) : shared_(shared) {}
 
-  // `request_id`: what an error is answered under. All must live until it is done.
+  // `request_id`: the id in an error's answer. All arguments must live until it is done.
   awaitable<HttpReply> run(const Route& route, const Caller& caller, const std::string& body,
                            const std::string& request_id);
 

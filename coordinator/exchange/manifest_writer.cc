@@ -8,7 +8,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// The result is of use without it.
+// The result is useful without this text.
 constexpr std::chrono::seconds kTextPatience{2};
 
 }  // namespace
@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kTextPatience{2};
 awaitable<ResultTexts> ManifestWriter::write_result(const Request& record) {
   ResultTexts texts;
   if (!record.result) co_return texts;
-  // The manifest within its message, which lives as long.
+  // Points to the manifest inside its message, and keeps the message alive.
   std::shared_ptr<const protocol::Manifest> manifest(record.result, &record.result->manifest());
   if (has_tokenizer(shared_, record.model)) {
     const auto text = co_await read_first_token(shared_, record, {}, kTextPatience);

@@ -1,5 +1,5 @@
-// Writes results as text: manifests on a thread of its own, since what a group calls a manifest may be
-// large, and the first token by the model's tokenizer.
+// Writes results as text: manifests on a thread of their own, since a group may send a large one,
+// and the first token with the model's tokenizer.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@ class ManifestWriter {
  public:
   explicit ManifestWriter(HttpShared& shared) : shared_(shared) {}
 
-  // Of a request that is done; empty of any other.
+  // The texts of a request that is done; empty for any other.
   awaitable<ResultTexts> write_result(const Request& record);
-  // Of a streaming request, before it is done.
+  // The manifest of a streaming request, before it is done.
   awaitable<std::string> write_opened(const Request& record);
 
  private:

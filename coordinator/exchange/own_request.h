@@ -1,4 +1,5 @@
-// The record of a request, if it is the caller's: another's is as good as none. Pure.
+// The record of a request if it belongs to the caller; otherwise the same error as for an unknown
+// id. Pure.
 #pragma once
 
 #include <memory>

@@ -35,7 +35,7 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
     co_return co_await refuse(*wrong);
   }
   const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());
-  gate_.release();  // the prompt is in the queue, which has a limit of its own
+  gate_.release();  // the prompt is now in the queue, which has its own limit
   if (refused) co_return co_await refuse(*refused);
   auto record = shared_.scheduler.find(id);
   // Not one conditional expression: g++ 12 takes the wrong arm of ?: with co_await in both.
@@ -53,7 +53,7 @@ awaitable<ParsedPrefillBody> PrefillExchange::parse(const RequestReader::Request
 
 awaitable<std::optional<Refusal>> PrefillExchange::prepare(PrefillBody& body) {
   if (body.text) {
-    // What is not served is refused below, and what is never will be tokenized.
+    // What is not served is refused later, so it need not be tokenized.
     const bool served =
         !shared_.scheduler.draining() && shared_.scheduler.offers().count(body.model);
     if (!served) co_return std::nullopt;
@@ -90,7 +90,7 @@ awaitable<bool> PrefillExchange::answer_at_end(Record record) {
 
 awaitable<void> PrefillExchange::wait_for_end(Record record, Notifier& changed,
                                               const DisconnectWatch& client) {
-  // Every admitted request ends by its own deadline; the ones here only bound a wait.
+  // Every admitted request ends by its own deadline; the deadlines here only bound a wait.
   bool half_closed = false;
   while (!record->ended() && !client.gone()) {
     const bool news = co_await changed.wait(Deadline::after(

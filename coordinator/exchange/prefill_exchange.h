@@ -1,5 +1,6 @@
-// A prompt that is posted, in either form: parses the body, submits the request, and answers with its
-// result or with a stream of events. A client that leaves cancels its request.
+// The exchange for a posted prompt, in either form: parses the body, submits the request, and
+// answers with its result or with a stream of events. If the client leaves, its request is
+// cancelled.
 #pragma once
 
 #include <memory>
@@ -29,7 +30,8 @@ class PrefillExchange {
   using Record = std::shared_ptr<const Request>;
 
   awaitable<ParsedPrefillBody> parse(const RequestReader::Request& request, const Route& route);
-  // The token ids, of a text as well, and what follows from them; nothing where the model is not served.
+  // Sets the token ids, also of a text, and what follows from them. Leaves a text alone where its
+  // model is not served.
   awaitable<std::optional<Refusal>> prepare(PrefillBody& body);
   awaitable<bool> refuse(const Refusal& why);
   awaitable<bool> answer_at_end(Record record);

@@ -1,5 +1,6 @@
-// The two shapes in which a prompt is posted: how a body becomes a prefill, and its result an answer.
-// What lies between is the same (prefill_exchange.h). One per request; not thread-safe.
+// The two shapes in which a prompt is posted: how a body becomes a prefill, and how the result
+// becomes an answer. What happens in between is the same (prefill_exchange.h). One per request; not
+// thread-safe.
 #pragma once
 
 #include "coordinator/api/parse_prefill.h"
@@ -14,11 +15,11 @@ namespace millrace::coordinator {
 class PromptForm {
  public:
   virtual ~PromptForm() = default;
-  // Called once, on a thread for parsing.
+  // Called once, on a parser thread.
   virtual ParsedPrefillBody parse(const RequestReader::Request& request, const Route& route) = 0;
-  // The prompt as token ids, of a text as well; on such a thread too.
+  // Shows the prompt as token ids, also if it was text. Called on a parser thread too.
   virtual void see_prompt(const std::vector<int32_t>& token_ids) = 0;
-  // The answer to that request, which is done.
+  // The answer to that request, which must be done.
   virtual awaitable<HttpReply> reply(const Request& record) = 0;
 };
 

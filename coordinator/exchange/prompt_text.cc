@@ -83,7 +83,7 @@ awaitable<Result<std::vector<int32_t>>> PromptText::ask(PrefillBody& body, Deadl
                                                [&client] { return client.gone(); });
   if (!reply.ok()) co_return reply.error();
   const int64_t num_ids = shared_.tokenizers.find(body.model)->num_ids();
-  // Optional, because asio wants something to give where the work throws.
+  // Optional, because asio needs a value to return if the work throws.
   using Ids = std::optional<Result<std::vector<int32_t>>>;
   auto work = [&reply, num_ids]() -> awaitable<Ids> {
     co_return tokenizer::encoded_ids(*reply, num_ids);

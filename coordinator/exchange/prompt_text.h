@@ -1,4 +1,4 @@
-// A prompt that is text becomes token ids, by the tokenizer of its model.
+// Turns a text prompt into token ids with the tokenizer of its model.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ class PromptText {
   // Both must outlive it. `stream`: to notice that the client leaves.
   PromptText(HttpShared& shared, NetStream& stream) : shared_(shared), stream_(stream) {}
 
-  // Sets the token ids of `body`, which has a text of a model that is served; or says why not. What
-  // this takes counts towards its deadline.
+  // Sets the token ids of `body`, which has a text for a model that is served, or says why not. The
+  // time that this takes counts towards the request's deadline.
   awaitable<std::optional<Refusal>> tokenize(PrefillBody& body);
 
  private:

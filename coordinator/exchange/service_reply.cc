@@ -22,7 +22,7 @@ HttpReply wrong_method(const Route& route, std::string_view request_id) {
   return reply;
 }
 
-// Alive even where no tokenizer is: token ids are served without.
+// Alive even without a working tokenizer: prompts of token ids are still served.
 HttpReply health(const ModelTokenizers& tokenizers) {
   const std::string of_tokenizers = tokenizers.health_json();
   if (of_tokenizers.empty()) return {200, R"({"status":"alive"})"};

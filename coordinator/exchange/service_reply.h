@@ -1,5 +1,5 @@
-// The answers that need no request of a client and no waiting: models, health, readiness, metrics,
-// version, and errors for every path and method that are not there. Pure.
+// The answers that need no prefill and no waiting: models, health, readiness, metrics, version, and
+// errors for paths and methods that do not exist. Pure.
 #pragma once
 
 #include <string_view>

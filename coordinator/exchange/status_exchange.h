@@ -1,4 +1,4 @@
-// GET and DELETE /v1/prefill/{id}: how a request is doing, after it was cancelled if that is wanted.
+// GET and DELETE /v1/prefill/{id}: the status of a request, after cancelling it for DELETE.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class StatusExchange {
  public:
   explicit StatusExchange(HttpShared& shared) : shared_(shared), manifests_(shared) {}
 
-  // `request_id`: what an error is answered under. Both must live until it is done.
+  // `request_id`: the id in an error's answer. All arguments must live until it is done.
   awaitable<HttpReply> run(const Route& route, const Caller& caller, const std::string& request_id);
 
  private:

@@ -7,11 +7,11 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Of a group that reports none; the worker's default.
+// For a group that reports none; the worker's default.
 constexpr std::chrono::milliseconds kDefaultLayerTimeout = std::chrono::minutes(5);
 constexpr std::chrono::milliseconds kMaxLayerTimeout = std::chrono::hours(24);
-// A group looks for cancellations between layers. Its longest stretch without is after the last
-// layer: one timeout for the logits, two for sealing the cache and gathering the manifest.
+// A group looks for cancellations between layers. Its longest time without looking is after the
+// last layer: one timeout for the logits, two for sealing the cache and gathering the manifest.
 constexpr int kLayerTimeoutsAStep = 3;
 
 Duration layer_timeout(const protocol::Register& description) {
@@ -23,7 +23,7 @@ Duration layer_timeout(const protocol::Register& description) {
 
 }  // namespace
 
-// What a budget drops in the end, only ranks that hold the whole prompt know.
+// Only ranks that hold the whole prompt know which pages a budget drops in the end.
 int64_t Group::cached_for_lane(const Request& request) const {
   const auto longest = static_cast<int64_t>(description.max_side_by_side_prompt_tokens());
   const bool drops = request.options.kv_budget() > 0 && request.options.kv_budget() < 1;

@@ -7,7 +7,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// How often a group that reports room and still refuses the request is asked.
+// How often a group is asked that reports room and still refuses the request.
 constexpr int kMaxRefusals = 2;
 
 // How often `group` had no room for the request; nullopt if it must not be asked again.

@@ -8,18 +8,19 @@
 
 namespace millrace::coordinator {
 
-// The idle group to send the request to: the one with the most room, or, where no group claims to
+// The idle group to send the request to: the one with the most room or, where no group claims to
 // have room, one that is worth asking all the same. Null if the request should wait.
 Group* choose_group(std::span<Group* const> groups, const Request& request, TimePoint now);
 
-// The idle groups with room for the request, none of which rests or has given it back.
+// The idle groups with room for the request, none of which rests or has given it back too often.
 std::vector<Group*> willing_groups(std::span<Group* const> groups, const Request& request,
                                    TimePoint now);
 
-// Whether the group, idle or busy, is one to send the request to, of whose tokens it has cached so many.
+// Whether the group, idle or busy, is one to send the request to if it has cached `cached_tokens`
+// of it.
 bool may_take(const Group& group, const Request& request, int64_t cached_tokens, TimePoint now);
 
-// Whether there is a group, idle or busy, that a request may still be sent to after others have
+// Whether there is a group, idle or busy, that the request may still be sent to after others have
 // given it back.
 bool has_untried_group(std::span<Group* const> groups, const Request& request);
 

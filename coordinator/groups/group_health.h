@@ -1,5 +1,6 @@
-// Whether a group is trusted with requests. One that fails a request by its own fault, such as a full
-// disk, rests; then a single request shows whether it has recovered. Pure; the time is passed in.
+// Whether a group is trusted with requests. A group that fails a request by its own fault, such as
+// a full disk, rests; then a single request shows whether it has recovered. Pure; the time is
+// passed in.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ class GroupHealth {
 
   explicit GroupHealth(const Rests& rests) : rests_(rests) {}
 
-  // Whether it is the group's fault, and not the request's or nobody's.
+  // Whether the failure is the group's fault, and not the request's or nobody's.
   static bool blames_group(Errc code) {
     return code == Errc::kIo || code == Errc::kCorrupt || code == Errc::kInternal;
   }
@@ -43,7 +44,7 @@ class GroupHealth {
 
  private:
   Rests rests_;
-  Duration rest_{};  // of the last failure; 0: none since a request was served
+  Duration rest_{};  // of the last failure; 0: no failure since a request was served
   Duration rest_before_{};
   TimePoint rests_until_{};
 };

@@ -25,8 +25,8 @@ class GroupRegistry {
   explicit GroupRegistry(const GroupHealth::Rests& rests = {}) : rests_(rests) {}
 
   // Refuses another protocol version, an impossible description, and a name that a group with
-  // another id holds: either someone has started two groups under one name, or the older one is gone
-  // and about to be noticed; then the newer one is let in when it tries again.
+  // another id holds. In the last case either someone has started two groups under one name, or the
+  // older group is gone and about to be noticed; then the newer one is let in when it tries again.
   Result<Group*> add(const protocol::Register& description, GroupLink& link, Duration now);
   // Hands over the group; null if it is not here.
   std::unique_ptr<Group> remove(const std::string& group_id);
@@ -36,7 +36,7 @@ class GroupRegistry {
   std::vector<const Group*> all() const;
 
   std::map<std::string, ModelOffer> offers() const;
-  // Whether there was ever a group for it: tells "unknown model" from "no group just now".
+  // Whether there was ever a group for the model: tells "unknown model" from "no group just now".
   bool knows_model(const std::string& model) const { return models_seen_.count(model) != 0; }
   int size() const { return static_cast<int>(groups_.size()); }
 

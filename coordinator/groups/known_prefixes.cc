@@ -20,7 +20,7 @@ bool KnownPrefixes::missed(const protocol::CachedPrefixes& said) {
     origins_.clear();
     asked_ = false;
   } else if (said.sequence() <= sequence_) {
-    return false;  // known from a whole one
+    return false;  // already known from a whole message
   } else if (said.sequence() != sequence_ + 1) {
     return ask_once();
   }
@@ -74,8 +74,7 @@ bool KnownPrefixes::fits(const Origin& origin, const Request& request) {
          (!origin.impure || request.options.cache_impure());
 }
 
-// What a plan becomes depends on the length (auto, LongRoPE): the nearest length says what it became
-// there.
+// What a plan becomes depends on the length (auto, LongRoPE), so the nearest known length is used.
 const KnownPrefixes::Origin* KnownPrefixes::origin_of(const Request& request) const {
   const Origin* best = nullptr;
   double least_distance = std::numeric_limits<double>::infinity();
@@ -108,7 +107,7 @@ int64_t KnownPrefixes::most_tokens_of(const Request& request) const {
 }
 
 int64_t KnownPrefixes::tokens_under(const Origin& origin, const Request& request) const {
-  // A page never goes before those that follow it.
+  // A page is never dropped before those that follow it.
   const auto end = std::ranges::partition_point(request.prefix_keys, [&](uint64_t key) {
     return keys_.contains(stored_prefix_key(key, origin.key, request.tenant));
   });

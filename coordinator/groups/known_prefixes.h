@@ -1,9 +1,9 @@
-// What a group has said it has cached: beginnings of prompts, by the keys of common/content/prefix_keys.h.
-// A hint: what is wrong or missing here costs time, never an answer, since the group looks itself. One
-// thread.
+// The prefixes that a group has said it has cached, by the keys of common/content/prefix_keys.h.
+// They are hints: a wrong or missing one costs time but never changes an answer, since the group
+// looks itself. One thread.
 //
-// At most kMaxPrefixKeys keys, which are 33 million tokens and take some 2.6 MB in a hash set; what a
-// group says beyond them is not kept.
+// Keeps at most kMaxPrefixKeys keys, which stand for 33 million tokens and take some 2.6 MB in a
+// hash set. What a group says beyond them is dropped.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,24 @@ class KnownPrefixes {
   static constexpr size_t kMaxOrigins = 64;
   static constexpr int64_t kStepTokens = kPrefixKeyTokens;
 
-  // Both say whether something was missed, and the group is to send all of it: once, until it has.
+  // Both return whether a message was missed and the group has to send everything again. They
+  // return true only once, until it has.
   bool missed(const protocol::CachedPrefixes& said);
-  // By the number in a heartbeat: what one said has to be here with the next, since the two ways into
-  // the connection may cross.
+  // `sequence`: the number in a heartbeat. What one heartbeat announced must have arrived by the
+  // next, because messages and heartbeats may overtake each other on their way into the connection.
   bool missed(uint64_t sequence);
 
-  // Of the prompt, from the first token on: what the group has cached and the request may read, in
-  // steps of 512 tokens. Never the last 64, which are computed in any case.
+  // The tokens of the prompt, from the first on, that the group has cached and the request may
+  // read, in steps of 512 tokens. Never includes the last 64, which are always computed.
   int64_t tokens_of(const Request& request) const;
-  // What it may read there at most, whatever a plan became at its length; to less than the next kStepTokens.
-  // Of use only while complete(): what the group holds is known, all of it.
+  // The most that the request may read there, whatever its plan became at its length, rounded down
+  // to kStepTokens. Meaningful only while complete().
   int64_t most_tokens_of(const Request& request) const;
   bool complete() const { return heard_ && !asked_ && keys_.size() < kMaxPrefixKeys; }
   int64_t num_keys() const { return std::ssize(keys_); }
 
  private:
-  // The lengths at which pages of a plan were named so.
+  // The range of prompt lengths at which pages of a plan were named by this key.
   struct Origin {
     std::string head_plan;
     double min_recall = 0;
@@ -56,7 +57,7 @@ class KnownPrefixes {
   int64_t tokens_under(const Origin& origin, const Request& request) const;
 
   uint64_t sequence_ = 0;
-  uint64_t announced_ = 0;  // by the heartbeat before
+  uint64_t announced_ = 0;  // by the previous heartbeat
   bool heard_ = false;
   bool asked_ = false;
   std::unordered_set<uint64_t> keys_;

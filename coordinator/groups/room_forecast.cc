@@ -11,7 +11,7 @@ namespace {
 
 // Clients ask again after this, however long the leases are: most are released early.
 constexpr std::chrono::hours kLongestRetry{1};
-// Where a group has no room and no lease, for example while pages are being read.
+// For a group that has neither room nor a lease, for example while pages are being read.
 constexpr std::chrono::seconds kUnknownRetry{5};
 
 using Leases = std::vector<const Request*>;
@@ -28,14 +28,14 @@ std::map<std::string, Leases> leases_by_group(std::span<const std::shared_ptr<Re
   return out;
 }
 
-// `leases` are sorted by their ends, and there is one.
+// `leases` are sorted by their ends and not empty.
 TimePoint room_at(const Group& group, const Leases& leases, int64_t num_tokens) {
   int64_t free_tokens = std::max<int64_t>(0, group.free_tokens.value_or(0));
   for (const Request* record : leases) {
     free_tokens += record->num_tokens;
     if (free_tokens >= num_tokens) return record->lease_ends;
   }
-  return leases.back()->lease_ends;  // the pool is empty then, whatever was reported
+  return leases.back()->lease_ends;  // the pool is empty by then, whatever was reported
 }
 
 }  // namespace

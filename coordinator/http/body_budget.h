@@ -1,6 +1,6 @@
-// Bounds the memory that the bodies or replies of all connections take together: each has a limit of
-// its own, but many large ones at once would fill the memory. One client may have only a part, so
-// that the others find room whatever it does.
+// Bounds the memory that the bodies or replies of all connections take together. Each has a limit
+// of its own, but many large ones at once would still fill the memory. One client may have only a
+// part of it, so that the others find room whatever it does.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class BodyBudget {
   BodyBudget(uint64_t max_bytes, uint64_t max_bytes_per_client)
       : max_bytes_(max_bytes), max_bytes_per_client_(max_bytes_per_client) {}
 
-  // What one body takes, from before it is read until it is gone.
+  // The memory that one body takes, from before it is read until it is gone.
   class Share {
    public:
     Share(BodyBudget& budget, std::string client) : budget_(budget), client_(std::move(client)) {}
@@ -38,7 +38,7 @@ class BodyBudget {
   uint64_t max_bytes_;
   uint64_t max_bytes_per_client_;
   uint64_t used_bytes_ = 0;
-  std::map<std::string, uint64_t> used_by_client_;  // of those that hold any
+  std::map<std::string, uint64_t> used_by_client_;  // only clients that hold any
 };
 
 }  // namespace millrace::coordinator

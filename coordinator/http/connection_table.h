@@ -1,6 +1,6 @@
 // Which HTTP connections are open, and what a new one may do. Monitoring always gets in: beyond the
-// limits (all connections, and those of one client) a connection may carry one probe, and when there
-// are too many of these the oldest gives way. Pure: the server closes what gives way.
+// limits (on all connections, and on those of one client) a connection may carry one probe, and
+// when there are too many of these the oldest is closed. Pure: the server closes it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace millrace::coordinator {
 class ConnectionTable {
  public:
   using Id = uint64_t;
-  // kAdmin came in on the port for probes only.
+  // kAdmin: connected to the port for probes only.
   enum class Kind { kAny, kProbe, kAdmin };
 
   struct Limits {
@@ -29,7 +29,7 @@ class ConnectionTable {
     Id id = 0;
     Kind kind = Kind::kAny;
     std::optional<Error> only_probes;  // the reason, unless the kind is kAny
-    std::optional<Id> gives_way;       // to be closed; no longer in the table
+    std::optional<Id> gives_way;       // the connection to close; no longer in the table
   };
 
   explicit ConnectionTable(const Limits& limits) : limits_(limits) {}

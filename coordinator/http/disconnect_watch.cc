@@ -21,7 +21,7 @@ DisconnectWatch::DisconnectWatch(NetStream& stream, Notifier& notifier)
   wait(state_);
 }
 
-// For something to read, which is the next request or an end; after the end, for an error.
+// Waits for something to read: the next request or the end. After the end, waits for an error.
 void DisconnectWatch::wait(const std::shared_ptr<State>& state) {
   auto woken = asio::bind_cancellation_slot(state->cancel.slot(), [state](error_code) {
     if (!state->stopped) look(state);
@@ -59,7 +59,7 @@ void DisconnectWatch::see(State& state) {
     return;
   }
   if (got == 0) {
-    state.gone = state.half_closed;  // woken for an error that has been told already
+    state.gone = state.half_closed;  // woken for an error that was already reported
     state.half_closed = true;
     return;
   }

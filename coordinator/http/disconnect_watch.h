@@ -12,8 +12,8 @@ namespace millrace::coordinator {
 class DisconnectWatch {
  public:
   // Wakes `notifier` when the peer closes its side, and again when the connection breaks. Stops
-  // watching a client that sends its next request meanwhile. What a client sends in TLS may be its
-  // next request or its goodbye: its end is looked for once a second then.
+  // watching if the client sends its next request meanwhile. With TLS, what a client sends may be
+  // its next request or the end of the connection, so after that it is checked once a second.
   DisconnectWatch(NetStream& stream, Notifier& notifier);
   ~DisconnectWatch();
   DisconnectWatch(const DisconnectWatch&) = delete;

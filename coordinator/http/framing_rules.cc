@@ -25,7 +25,8 @@ std::optional<Error> refuse(fmt::format_string<Values...> why, Values&&... value
                fmt::format(why, std::forward<Values>(values)...));
 }
 
-// RFC 9112, 6.1 and 6.3: where its body ends is anybody's guess, and the next request might begin in it.
+// RFC 9112, 6.1 and 6.3: parsers may disagree where the body ends, and the next request might begin
+// inside it.
 std::optional<Error> check_transfer_encoding(const Header& header) {
   const size_t count = header.count(http::field::transfer_encoding);
   if (count == 0) return std::nullopt;
@@ -35,7 +36,7 @@ std::optional<Error> check_transfer_encoding(const Header& header) {
   return refuse("its Transfer-Encoding is not chunked and nothing else");
 }
 
-// The parser takes several that are equal, of which others may take one for a mistake.
+// The parser accepts several equal values, which other parsers may treat as an error.
 std::optional<Error> check_content_length(const Header& header) {
   const bool is_one = header.count(http::field::content_length) <= 1 &&
                       value_of(header, http::field::content_length).find(',') == std::string::npos;
@@ -43,7 +44,7 @@ std::optional<Error> check_content_length(const Header& header) {
   return refuse("more than one Content-Length");
 }
 
-// As in RFC 3986, 3.2.2 and 3.2.3, without a look at how the characters follow each other.
+// As in RFC 3986, 3.2.2 and 3.2.3, without checking the order of the characters.
 bool is_host(std::string_view text) {
   constexpr std::string_view kBesideLettersAndDigits = "-._~%!$&'()*+,;=:[]";
   return std::all_of(text.begin(), text.end(), [&](char c) {
@@ -62,7 +63,7 @@ std::optional<Error> check_host(const Header& header) {
   return std::nullopt;
 }
 
-// A target with a host of its own would be another request to who goes by Host.
+// A target with its own host would be a different request to a server that goes by Host.
 std::optional<Error> check_target(const Header& header) {
   if (header.target().starts_with('/')) return std::nullopt;
   const std::string_view target(header.target().data(), header.target().size());

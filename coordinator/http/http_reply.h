@@ -1,4 +1,4 @@
-// An answer to an HTTP request that is known as a whole, and its form on the wire. Pure.
+// An answer to an HTTP request, known as a whole, and its form on the wire. Pure.
 #pragma once
 
 #include <boost/beast/http/message.hpp>
@@ -10,7 +10,7 @@
 
 namespace millrace::coordinator {
 
-// The status of an error to a caller who has not said who it is.
+// The status of an error for a caller who has not identified itself.
 inline constexpr int kUnauthorized = 401;
 
 struct HttpReply {
@@ -25,7 +25,7 @@ struct HttpReply {
 // `request_id` may be "".
 HttpReply error_reply(const ApiError& why, std::string_view request_id);
 
-// What an answer has to know of its request.
+// What an answer needs to know about its request.
 struct AnsweredRequest {
   std::string id;  // for X-Request-Id; "" : no such header
   unsigned version = 11;

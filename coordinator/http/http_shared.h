@@ -20,9 +20,9 @@ struct HttpShared {
   ChangeHub& changes;
   Probes& probes;
   BodyBudget& bodies;
-  // Parse large bodies, so that heartbeats are not held up.
+  // Threads that parse large bodies, so that heartbeats are not held up.
   asio::thread_pool& parsers;
-  // Write large answers, and read large messages of groups.
+  // Threads that write large answers and read large messages from groups.
   asio::thread_pool& writers;
   BodyBudget& replies;
   ModelTokenizers& tokenizers;

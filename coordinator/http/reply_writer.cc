@@ -14,7 +14,7 @@ namespace http = boost::beast::http;
 
 namespace {
 
-// Answers up to this size are in no budget.
+// Answers up to this size count against no budget.
 constexpr uint64_t kSmallReplyBytes = 64 << 10;
 
 }  // namespace

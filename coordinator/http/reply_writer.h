@@ -1,5 +1,5 @@
-// Writes the answers of one connection: whole ones, and streams of events. Large answers take part in
-// a budget, as bodies do: a client that does not read may not fill the memory.
+// Writes the answers of one connection: whole ones, and streams of events. Large answers count
+// against a budget, as bodies do, so that a client that does not read cannot fill the memory.
 #pragma once
 
 #include <string>
@@ -26,14 +26,15 @@ class ReplyWriter {
   awaitable<bool> send(HttpReply reply);
   awaitable<bool> send_error(const ApiError& why);
 
-  // An event stream: true as long as the client can be written to, at its end as send().
+  // An event stream: true as long as the client can be written to; end_events() returns the same as
+  // send().
   awaitable<bool> begin_events();
   awaitable<bool> send_events(std::string text);
   awaitable<bool> end_events();
 
-  // Whether the client is still there. One that sends no more may still listen, or it has left: only
-  // what is sent to it tells, by the answer of its system. HTTP/1.1 has an interim answer that changes
-  // nothing; clients of HTTP/1.0 do not know it and are taken to be there.
+  // Whether the client is still there. A client that has stopped sending may still listen or may
+  // have left; only sending something tells, by how its system answers. HTTP/1.1 has an interim
+  // answer that changes nothing. HTTP/1.0 clients do not know it and are assumed to be there.
   awaitable<bool> client_listens();
 
  private:

@@ -10,7 +10,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// What a token must be good for; nothing: none is needed.
+// The scope that a token must have; nullopt: no token is needed.
 std::optional<Scope> needed_scope(Endpoint endpoint) {
   switch (endpoint) {
     case Endpoint::kHealth:
@@ -57,7 +57,7 @@ std::optional<ApiError> RequestGate::check(const Route& route, std::string_view 
 
 std::optional<ApiError> RequestGate::identify(const Route& route, std::string_view authorization) {
   caller_ = Caller::anybody();
-  // What the port for probes answers, it answers to everybody who reaches it.
+  // The probe port answers everybody who reaches it.
   if (!tokens_.asks() || admission_.kind == ConnectionTable::Kind::kAdmin) return std::nullopt;
   const std::optional<Scope> needed = needed_scope(route.endpoint);
   if (!needed) return std::nullopt;
@@ -78,7 +78,7 @@ std::optional<ApiError> RequestGate::identify(const Route& route, std::string_vi
 }
 
 std::optional<Refusal> RequestGate::hold(const Route& route, uint64_t bytes) {
-  // A string that grows takes up to twice its length; a body of the largest size still fits.
+  // A growing string takes up to twice its length; a body of the largest size still fits.
   const uint64_t counted = std::min(bytes, max_body_bytes(route));
   // Small bodies are always let in: leases are released while prompts are turned away.
   if (counted <= limits_.max_small_body_bytes) return std::nullopt;

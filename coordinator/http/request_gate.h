@@ -1,5 +1,6 @@
-// What the requests of one connection may ask and bring: which endpoints, with which token, how large
-// a body, and how much of the memory for bodies. Pure: the connection reads, this decides.
+// What the requests of one connection may ask for and send: which endpoints, with which token, how
+// large a body, and how much of the memory for bodies. Pure: the connection reads, the gate
+// decides.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +20,23 @@ namespace millrace::coordinator {
 
 class RequestGate {
  public:
-  // `client`: whose share of `bodies` it is. `tokens` may change between requests.
+  // `client`: the client whose share of `bodies` is used. `tokens` may change between requests.
   RequestGate(const HttpLimits& limits, const TokenTable& tokens,
               ConnectionTable::Admission admission, BodyBudget& bodies, std::string client);
 
-  // What can be refused before the body is read. Reserves the memory that the header announces.
-  // `authorization`: of the header; "" if there is none.
+  // Refuses what can be refused before the body is read. Reserves the memory that the header
+  // announces. `authorization`: that field of the header; "" if there is none.
   std::optional<ApiError> check(const Route& route, std::string_view authorization,
                                 uint64_t announced_bytes);
-  // Who sent the request that was let in last.
+  // The sender of the request that was let in last.
   const Caller& caller() const { return caller_; }
   // Reserves memory for a body that turns out to be larger than announced.
   std::optional<Refusal> hold(const Route& route, uint64_t bytes);
-  // The body is gone.
+  // The body is gone: gives its memory back.
   void release() { share_.give_back(); }
 
   uint64_t max_body_bytes(const Route& route) const;
-  // The connection gets one answer, to a probe; everything else is turned away.
+  // The connection gets one answer, to a probe; every other request is refused.
   bool only_probes() const { return admission_.only_probes.has_value(); }
 
  private:

@@ -12,7 +12,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// At a time. The buffer may hold as much again that waits for its end.
+// Read at a time. The buffer may hold as much again of an unfinished piece.
 constexpr size_t kReadBytes = ReadBuffer::kMaxBytes / 2;
 
 Route route_of(const RequestReader::Header& header) {
@@ -57,8 +57,8 @@ awaitable<RequestIntake::Step> RequestIntake::read_body() {
   if (auto wrong = gate_.check(route_, *authorization, reader_.announced_bytes())) {
     co_return refuse(*std::move(wrong));
   }
-  reader_.limit_body(gate_.max_body_bytes(route_));  // of a body in chunks
-  // To a client of HTTP/1.0 it would be the answer.
+  reader_.limit_body(gate_.max_body_bytes(route_));  // for chunked bodies
+  // An HTTP/1.0 client would take it for the answer.
   constexpr unsigned kHttp11 = 11;
   if (reader_.header().version() >= kHttp11 &&
       beast::iequals(reader_.header()[http::field::expect], "100-continue")) {

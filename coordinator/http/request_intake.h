@@ -1,5 +1,5 @@
-// Reads one request from a connection, within limits and deadlines: first its header, then, if the
-// gate lets it in, its body.
+// Reads one request from a connection, within limits and deadlines: first its header and then, if
+// the gate lets it in, its body.
 #pragma once
 
 #include <optional>
@@ -24,18 +24,18 @@ class RequestIntake {
   // All must outlive it. `buffer` keeps what the connection has read beyond this request.
   RequestIntake(NetStream& stream, ReadBuffer& buffer, RequestGate& gate, const HttpLimits& limits);
 
-  // `due`: when all of the header must be there.
+  // `due`: when the whole header must have arrived.
   awaitable<Step> read_header(TimePoint due);
   awaitable<Step> read_body();
 
   const ApiError& refusal() const { return *refusal_; }
-  // These once the header is there.
+  // Valid once the header has been read.
   const Route& route() const { return route_; }
   // The X-Request-Id of the client; "" if it has none that can be used.
   const std::string& request_id() const { return request_id_; }
-  // Once the body is there.
+  // Valid once the body has been read.
   RequestReader::Request release() { return reader_.release(); }
-  // The request in the log, whether or not it has an id.
+  // The name of the request in the log, whether or not it has an id.
   std::string name() const;
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 using boost::system::error_code;
 
-// Of a chunk without extensions: 64 bits of size in hexadecimal, and two line ends.
+// The framing of a chunk without extensions: 64 bits of size in hexadecimal, and two line ends.
 constexpr uint64_t kChunkFramingBytes = 16 + 4;
 
 }  // namespace
@@ -45,7 +45,7 @@ std::optional<ApiError> RequestReader::take() {
   error_code ec;
   const auto bytes = buffer_.bytes().cdata();
   const size_t taken = parser_.put(bytes, ec);
-  // Of a body's pieces only the last one has fields; it comes as a whole.
+  // Of a body's pieces, only the last one has fields, and it comes as a whole.
   const bool is_folded = (!in_body || (parser_.chunked() && done())) &&
                          has_folded_line({static_cast<const char*>(bytes.data()), taken});
   buffer_.bytes().consume(taken);
@@ -57,7 +57,7 @@ std::optional<ApiError> RequestReader::take() {
   }
   if (!in_body) {
     header_bytes_ += taken;
-    // The parser's own limit is one of what it has not taken yet, and it takes line by line.
+    // The parser's own limit applies only to what it has not taken yet, and it takes line by line.
     const uint64_t unfinished_bytes = has_header() ? 0 : buffer_.bytes().size();
     if (header_bytes_ + unfinished_bytes > max_header_bytes_) {
       return unreadable(http::error::header_limit);
@@ -84,7 +84,8 @@ RequestReader::Request RequestReader::release() {
 }
 
 std::optional<ApiError> RequestReader::check_framing() const {
-  // An unfinished piece is a line or a trailer, never content; so much of it may be what a chunk needs.
+  // An unfinished piece is a line or a trailer, never content. Up to kChunkFramingBytes of it may
+  // be what a chunk needs.
   const uint64_t unfinished_bytes = starved_ ? buffer_.bytes().size() : 0;
   const uint64_t unfinished_excess =
       unfinished_bytes > kChunkFramingBytes ? unfinished_bytes - kChunkFramingBytes : 0;

@@ -1,7 +1,8 @@
-// Parses one HTTP request from the bytes of a connection, with limits on the header, on the body, and
-// on the framing of a body in chunks, and refuses what others might read otherwise (framing_rules.h).
-// Fields behind a body in chunks are dropped: they come when the request has been let in and routed.
-// Pure: bytes in, a request or an error out; the owner of the connection reads and waits.
+// Parses one HTTP request from the bytes of a connection. Limits the header, the body, and the
+// framing of a chunked body, and refuses what others might read differently (framing_rules.h).
+// Trailer fields of a chunked body are dropped, because they arrive after the request has been let
+// in and routed. Pure: bytes in, a request or an error out; the owner of the connection reads and
+// waits.
 //
 //   RequestReader reader(16 << 10, buffer);
 //   while (!reader.has_header()) {
@@ -25,10 +26,10 @@ namespace millrace::coordinator {
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-// What a connection has read and no request has taken yet.
+// Bytes that a connection has read and no request has taken yet.
 class ReadBuffer {
  public:
-  // More than any header, line or trailer may have: if one fills the buffer, it is too long.
+  // More than any header, line or trailer may have: one that fills the buffer is too long.
   static constexpr size_t kMaxBytes = 64 << 10;
 
   beast::flat_buffer& bytes() { return bytes_; }
@@ -49,18 +50,18 @@ class RequestReader {
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
 
-  // Takes the next piece: up to the end of the header, or a part of the body. If starved() then, the
-  // buffer needs more bytes before the next call.
+  // Takes the next piece: up to the end of the header, or a part of the body. If starved()
+  // afterwards, the buffer needs more bytes before the next call.
   std::optional<ApiError> take();
   bool starved() const { return starved_; }
   bool has_header() const { return parser_.is_header_done(); }
   bool done() const { return parser_.is_done(); }
   const Header& header() const { return header_ ? *header_ : parser_.get().base(); }
-  // By the header; 0 for a body in chunks.
+  // According to the header; 0 for a chunked body.
   uint64_t announced_bytes() const { return parser_.content_length().value_or(0); }
   void limit_body(uint64_t max_body_bytes);
   uint64_t body_bytes() const { return parser_.get().body().size(); }
-  // Memory that the body takes.
+  // The memory that the body takes.
   uint64_t held_bytes() const { return parser_.get().body().capacity(); }
   Request release();
 

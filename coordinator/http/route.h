@@ -1,4 +1,5 @@
-// The endpoint that a method and a request target name. Pure. What takes GET takes HEAD.
+// The endpoint that a method and a request target name. Pure. Every endpoint that takes GET takes
+// HEAD.
 #pragma once
 
 #include <optional>
@@ -46,12 +47,12 @@ struct RouteEntry {
   bool has_id;
 };
 
-// All there are; what takes GET takes HEAD without an entry of its own.
+// All routes; those that take GET take HEAD without an entry of its own.
 std::span<const RouteEntry> all_routes();
 
 Route find_route(std::string_view method, std::string_view target);
 
-// For a request whose fields are in a JSON body: refuses the first query parameter, if there is one,
+// For a request whose fields are in a JSON body: refuses the first query parameter if there is one,
 // so that none is silently ignored.
 std::optional<Refusal> refuse_query(std::string_view query);
 

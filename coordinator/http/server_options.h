@@ -16,18 +16,18 @@ namespace millrace::coordinator {
 struct HttpLimits {
   uint32_t max_header_bytes = 16 << 10;
   uint64_t max_body_bytes = 64ull << 20;  // of a prefill or a completion
-  // Of every other request. Only prompts are large, and only they are parsed on another thread: what
-  // the deciding thread parses has to be small.
+  // For every other request. Only prompts are large, and only they are parsed on another thread;
+  // what the deciding thread parses has to be small.
   uint64_t max_small_body_bytes = 4 << 10;
-  // Of all bodies being received and parsed, except small ones; and of one client's share of them, 0:
-  // half, and at least one body of the largest size.
+  // For all bodies being received and parsed, except small ones, and for one client's share of
+  // them. 0: half, and at least one body of the largest size.
   uint64_t body_pool_bytes = 1ull << 30;
   uint64_t body_pool_per_client_bytes = 0;
-  // Of all large replies being sent.
+  // For all large replies being sent.
   uint64_t reply_pool_bytes = 1ull << 30;
   int max_connections = 1024;
   int max_connections_per_client = 0;  // 0: half of all
-  // On top: for /health, /ready and /metrics, and to turn everyone else away.
+  // In addition: for /health, /ready and /metrics, and to turn all other requests away.
   int probe_connections = 32;
   Duration idle = std::chrono::seconds(75);         // between requests, and for a whole header
   Duration probe_idle = std::chrono::seconds(5);    // the same, beyond max_connections
@@ -39,7 +39,7 @@ struct HttpLimits {
   Duration group_handshake = std::chrono::seconds(5);
 };
 
-// Hooks for tests: each may throw or block. Otherwise empty.
+// Hooks for tests, otherwise empty. Each may throw or block.
 struct ServerFaults {
   std::function<void()> accepting;                         // a connection, of a client or a group
   std::function<void(std::string_view target)> answering;  // a request that was read completely

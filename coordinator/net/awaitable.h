@@ -1,4 +1,4 @@
-// Names for the coroutine vocabulary of the shell.
+// Names for the coroutine vocabulary of the asynchronous shell.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>

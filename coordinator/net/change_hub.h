@@ -1,4 +1,4 @@
-// Tells the coroutines that wait for a request that it has changed.
+// Tells coroutines that wait for a request when it has changed.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Whose connection it is, for bounds by client. Pure.
+// Which client a connection belongs to, for limits by client. Pure.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace millrace::coordinator {
 
-// The address; of IPv6 the network of 64 bits, all of which one machine may have.
+// The IPv4 address; for IPv6 the /64 network, all of which one machine may have.
 inline std::string client_of(const asio::ip::address& address) {
   if (address.is_v4()) return address.to_string();
   if (address.to_v6().is_v4_mapped()) {

@@ -1,4 +1,4 @@
-// Who is at the other end of a connection, for the log.
+// The name of a connection's other end, for the log.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 
 namespace millrace::coordinator {
 
-// "127.0.0.1:40312"; "?" once it is gone.
+// "127.0.0.1:40312"; "?" once the peer is gone.
 inline std::string endpoint_name(const tcp::socket& socket) {
   error_code ec;
   const auto endpoint = socket.remote_endpoint(ec);

@@ -1,5 +1,5 @@
-// Coroutines that run beside all others: what one of them throws (memory that is not there, a
-// library's length_error) ends it and nothing else.
+// Coroutines that run next to all others: an exception (out of memory, a library's length_error)
+// ends only the coroutine that threw it.
 #pragma once
 
 #include <boost/asio/co_spawn.hpp>
@@ -21,7 +21,7 @@ inline void log_exception(const std::exception_ptr& thrown, const std::string& w
   }
 }
 
-// Starts `work`; `where` stands in the log if it throws.
+// Starts `work`; if it throws, `where` is in the log line.
 template <typename Executor>
 void spawn_guarded(Executor&& executor, awaitable<void> work, std::string where) {
   asio::co_spawn(executor, std::move(work),

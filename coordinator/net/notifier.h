@@ -1,4 +1,5 @@
-// Wakes one waiting coroutine. All on one thread; a notification between two waits is not lost.
+// Wakes one waiting coroutine. All calls on one thread; a notification between two waits is not
+// lost.
 #pragma once
 
 #include <utility>
@@ -17,7 +18,7 @@ class Notifier {
     timer_.cancel();
   }
 
-  // True when notified, false when the deadline passed.
+  // True when notified, false when the deadline has passed.
   awaitable<bool> wait(Deadline deadline) {
     if (!notified_) {
       timer_.expires_at(deadline.when());

@@ -9,21 +9,21 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Beyond these, a plan or kind is no longer told from the others: names come from outside.
+// Beyond these numbers, new plans and kinds are not told apart: their names come from outside.
 constexpr size_t kMaxPlans = 64;
 constexpr size_t kMaxKinds = 256;
 
-// Of the latest prompt behind a prefix, once there were some; as PrefillCurve.
+// The weight of the latest prompt behind a prefix, once there were some; as in PrefillCurve.
 constexpr double kLatestWeight = 0.1;
-// Reading may be slower than computing: so much, and no more, since what one prompt met, as a disk that
-// others kept busy, the next one need not meet.
+// Reading may count as this much slower than computing, but no more: what slowed one prompt down,
+// such as a disk that others kept busy, need not slow the next one.
 constexpr double kMostOfComputing = 2;
 
 double ranks_of(uint32_t tp, uint32_t cp) {
   return static_cast<double>(uint64_t{std::max(1u, tp)} * std::max(1u, cp));
 }
 
-// Asked for each waiting request and group: without a copy.
+// Called for each waiting request and group, so it makes no copy.
 std::tuple<std::string_view, std::string_view, uint32_t, uint32_t> kind_of(const Group& group) {
   const protocol::Register& of = group.description;
   return {of.model().name(), of.device(), of.tp(), of.cp()};
@@ -136,8 +136,8 @@ double Forecast::rows_behind_in_lane(const Group& group, const Request& request,
   return factor_of_lane(group, request, new_tokens) * rows_behind(group, request, cached_tokens);
 }
 
-// Where nothing has ended on this kind yet, by the first other kind of the model, of the same device if
-// there is one.
+// If nothing has ended on this kind yet, uses the first other kind of the model, of the same device
+// if there is one.
 Duration Forecast::at(const Group& group, const Request& request, int64_t num_tokens) const {
   if (const auto* curve = curve_of(group, request)) return curve->at(num_tokens);
   const auto& [model, device, tp, cp] = kind_of(group);
@@ -169,8 +169,9 @@ Duration Forecast::expect(const Group& group, const Request& request) const {
       std::chrono::duration<double>(rows_behind(group, request, cached) + read_s));
 }
 
-// Rows of a whole prompt take what it takes less what the prompt up to them takes. No less than as
-// many rows alone: the curve is learnt, and two of its points may lie wrong to each other.
+// The last rows of a prompt take the time of the whole prompt less the time of the prompt before
+// them, but no less than as many rows alone: the curve is learnt, and two of its points may not fit
+// together.
 double Forecast::rows_behind(const Group& group, const Request& request,
                              int64_t cached_tokens) const {
   const int64_t new_tokens = std::max<int64_t>(1, request.num_tokens - cached_tokens);
@@ -183,7 +184,7 @@ double Forecast::rows_behind(const Group& group, const Request& request,
 std::optional<Duration> Forecast::expect(std::span<const Group* const> groups,
                                          const Request& request) const {
   std::optional<Duration> best;
-  const Group* alike = nullptr;  // of this kind the whole prompt has been looked at
+  const Group* alike = nullptr;  // a group whose kind has been evaluated for the whole prompt
   for (const Group* group : groups) {
     if (!group->takes(request.model, request.num_tokens)) continue;
     if (group->prefixes.tokens_of(request) == 0) {
@@ -196,9 +197,9 @@ std::optional<Duration> Forecast::expect(std::span<const Group* const> groups,
   return best;
 }
 
-// Rows behind a prefix take no less than the whole less the prefix, nor than as many alone. The prefix is
-// known, or so short that it takes less than half of the whole: time grows at least in proportion to
-// length.
+// Rows behind a prefix take no less than the whole prompt less the prefix, and no less than as many
+// rows alone. The prefix must be of a known length, or so short that it takes less than half of the
+// whole: time grows at least in proportion to length.
 std::optional<Duration> Forecast::least(const Group& group, const Request& request,
                                         int64_t cached_at_most) const {
   const PrefillCurve* curve = curve_of(group, request);

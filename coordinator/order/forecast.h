@@ -1,6 +1,6 @@
-// How long a request will take on the groups that are here: a PrefillCurve for each kind of group
-// (model, device, grid) and for each head plan on it. A kind that has ended nothing yet is taken for
-// another of its model, in proportion to its ranks. One thread.
+// How long a request will take on the connected groups. There is a PrefillCurve for each kind of
+// group (model, device, grid) and for each head plan on it. A kind that has not finished any prompt
+// yet is estimated from another kind of its model, in proportion to their ranks. One thread.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,29 @@ namespace millrace::coordinator {
 
 class Forecast {
  public:
-  // `group` has prefilled `request`, of which it had cached so many tokens, in `took`. A cold group's first counts where nothing
-  // else is known of its kind, and only until a prompt as long or longer is: one of 256 tokens that took longer than a second
-  // made all others, of up to 541,882, look nearly equal, so that they ran in order of arrival.
+  // `group` has prefilled `request` in `took`, with `cached_tokens` of it cached. The first prompt
+  // of a cold group counts only where nothing else is known of its kind, and only until a prompt as
+  // long or longer is known: one of 256 tokens that took longer than a second made all others, of
+  // up to 541,882, look nearly equal, so that they ran in order of arrival.
   void finished(const Group& group, const Request& request, Duration took,
                 int64_t cached_tokens = 0);
-  // The same in a lane.
+  // The same for a prompt that ran in a lane.
   void finished_in_lane(const Group& group, const Request& request, Duration took,
                         int64_t cached_tokens = 0);
-  // Behind what the group is known to have cached of it (Group::prefixes).
+  // On the group, behind the prefix that it is known to have cached (Group::prefixes).
   Duration expect(const Group& group, const Request& request) const;
-  // The whole prompt.
+  // The same if nothing is cached.
   Duration expect_whole(const Group& group, const Request& request) const;
-  // On one context-parallel rank of the group, while others run on the rest, behind what it begins with there
-  // (Group::cached_for_lane). Until some of about its length were seen, what it takes on all ranks, times their number in all but
-  // the part that no rank shares (PrefillCurve::guess).
+  // In a lane of the group, while others run in the other lanes, behind the prefix that it begins
+  // with there (Group::cached_for_lane). Until prompts of about its length have been seen in lanes,
+  // this is the time on all ranks, multiplied by the number of context-parallel ranks except for
+  // the part that the ranks do not share (PrefillCurve::guess).
   Duration expect_in_lane(const Group& group, const Request& request) const;
-  // On the fastest of the groups that take it; nothing if none does.
+  // On the fastest of the groups that take it; nullopt if none does.
   std::optional<Duration> expect(std::span<const Group* const> groups,
                                  const Request& request) const;
-  // What it hardly falls below on the group, that has cached so many of its tokens at most; nothing where
-  // too little is known.
+  // A time that the request hardly ever falls below on the group, which has cached at most
+  // `cached_at_most` of its tokens. nullopt where too little is known.
   std::optional<Duration> least(const Group& group, const Request& request,
                                 int64_t cached_at_most) const;
 
@@ -57,20 +59,22 @@ class Forecast {
   };
   struct Kind {
     Curves whole;
-    Observed cold;  // a cold group's first, while `whole` has it
+    Observed cold;  // a cold group's first prompt, while `whole` contains it
     Curves in_lane;
-    // Of cached tokens: what prompts behind a prefix took longer than rows_behind, the mean of the
-    // latest.
+    // Per cached token: how much longer prompts behind a prefix took than rows_behind(); the mean
+    // of the latest.
     double read_s_per_token = 0;
     int num_behind = 0;
-    // The same in a lane, where one rank reads all; until one was seen, as on all ranks.
+    // The same in a lane, where one rank reads all pages. Until such a prompt has been seen, the
+    // value for all ranks is used.
     double read_s_per_token_in_lane = 0;
     int num_behind_in_lane = 0;
   };
 
-  // Seconds for the rows behind the cached ones, were they to take what they take in a whole prompt.
+  // Seconds for the rows behind the cached ones, if they take as long as in a prefill of the whole
+  // prompt.
   double rows_behind(const Group& group, const Request& request, int64_t cached_tokens) const;
-  // What a whole prompt takes in a lane, as a multiple of what it takes on all ranks.
+  // The time of a whole prompt in a lane, as a multiple of its time on all ranks.
   double factor_of_lane(const Group& group, const Request& request, int64_t num_tokens) const;
   double rows_behind_in_lane(const Group& group, const Request& request,
                              int64_t cached_tokens) const;

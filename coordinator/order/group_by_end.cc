@@ -12,7 +12,7 @@ namespace millrace::coordinator {
 namespace {
 
 struct Candidate {
-  // The least is the best. A group that has not reported its room comes last.
+  // The lowest rank is the best. A group that has not reported its room comes last.
   auto rank() const { return std::tuple(num_ranks, expected_s, -free_tokens); }
 
   Group* group;

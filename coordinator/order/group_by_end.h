@@ -1,9 +1,9 @@
-// Which idle group gets a request, where not all are alike: the one that should end it first (Forecast).
-// Of those that end it about as soon as that one, the smallest, in ranks: larger ones stay free for long
-// prompts, which gain more by them. Of equal ones the one with the most room.
+// Which idle group gets a request, where groups differ: the one that should end it first
+// (Forecast). Of those that end it about as soon, the smallest by ranks: larger ones stay free for
+// long prompts, which gain more from them. Of equal ones, the one with the most room.
 //
-// No prompt waits while a group that fits is idle: for a larger one that runs another it would have to be
-// known that nothing better comes. Pure.
+// No prompt waits while a group that fits is idle. Waiting for a larger, busy group would pay only if
+// no prompt came that needs that group more. Pure.
 #pragma once
 
 #include <span>
@@ -13,11 +13,12 @@
 
 namespace millrace::coordinator {
 
-// About as soon: so many times as long, or so much later, whichever is later.
+// "About as soon": at most so many times as long as the soonest, or so much later, whichever is
+// later.
 inline constexpr double kAboutAsLong = 1.25;
 inline constexpr double kAboutAsSoonS = 0.05;
 
-// How groups are told apart.
+// How groups are compared.
 enum class GroupOrder {
   kSoonestEnd,
   kMostRoom,  // without times, as in choose_group()

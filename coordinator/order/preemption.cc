@@ -7,7 +7,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// What is cached is not computed: the layer of another prompt waits for new tokens alone.
+// What is cached is not computed: the other prompt's layer waits only for the new tokens.
 bool takes_between_layers(const Group& group, const Request& request) {
   const int64_t new_tokens = request.num_tokens - group.prefixes.tokens_of(request);
   return request.preempts && group.takes_between_layers(request.num_tokens, new_tokens) &&
@@ -21,7 +21,7 @@ bool outranks(const Request& request, const Request& other) {
   return request.owner == other.owner && request.priority() < other.priority();
 }
 
-// By its layers where it has reported some.
+// Uses its layers once it has reported some.
 double seconds_left(const Request& running, TimePoint now) {
   const double spent_s = seconds(now - running.started_at.value_or(running.dispatched_at));
   const double by_time = running.expected_s - (spent_s - running.set_aside_s);

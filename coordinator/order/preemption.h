@@ -1,6 +1,6 @@
-// Whether a waiting request runs between two layers of one that a group runs already. Between layers a
-// prompt is nothing but its residual stream: it stays where it is while all layers of another, shorter
-// prompt are computed, and goes on. Pure.
+// Whether a waiting request runs between two layers of a prompt that a group already runs. Between
+// layers the only state of a prompt is its residual stream. It stays in place while all layers of
+// another, shorter prompt are computed; then the first prompt goes on. Pure.
 #pragma once
 
 #include <optional>
@@ -11,40 +11,43 @@
 
 namespace millrace::coordinator {
 
-// Such a prompt should take at most this share of what is left of the one it preempts, or else it
-// waits; and all that preempt a prompt, at most this share of its own time. Together they bound how
-// much later a prompt ends: by half its own time.
+// A preempting prompt should take at most kPreemptingShareOfRest of what is left of the prompt that
+// it preempts; otherwise it waits. All that preempt one prompt may take at most kSetAsideShare of
+// that prompt's own time. So a prompt ends later by at most half its own time.
 inline constexpr double kPreemptingShareOfRest = 0.25;
 inline constexpr double kSetAsideShare = 0.5;
-// One that outranks the other may take more than that share of the rest: all that preempt it, as long
-// as its own time, which ends it after twice that.
+// A request that outranks the running one may take more than that share of the rest. All that
+// preempt a prompt may then together take as long as its own time, so that it ends after at most
+// twice its own time.
 inline constexpr double kSetAsideShareByPriority = 1;
-// So often, whatever it takes: each time the layer after it begins with caches that are another's.
+// A prompt is set aside at most so often, however short the others are: each time, its next layer
+// begins with caches that hold another prompt's data.
 inline constexpr int kMostTimesSetAside = 16;
 
-// Whether the request's priority sets the other aside: never another owner's.
+// Whether the request's priority lets it set the other aside: never a request of another owner.
 bool outranks(const Request& request, const Request& other);
 
-// Seconds until what the group has to do for this prompt of its own is done, as far as is known.
+// Seconds of work left for this prompt itself, as far as is known.
 double seconds_left(const Request& running, TimePoint now);
 
-// The same of those that run side by side, of all; 0 where none do.
+// The same for all prompts that run side by side on the group; 0 where none do.
 double side_by_side_left(const Group& group, TimePoint now);
 
-// Runs a prompt, nothing preempts it, and the group takes prompts between its layers.
+// Whether the group runs a prompt that nothing preempts, and takes others between its layers.
 bool is_preemptible(const Group* group);
 
-// Whether what `group` runs may be set aside so many seconds for the request, and those beside it.
+// Whether the prompt that `group` runs may be set aside for `for_s` seconds, for the request and
+// those that run side by side with it.
 bool may_set_aside(const Group& group, const Request& request, double for_s, TimePoint now);
 
-// Seconds until the request runs on the group if it preempts what runs there: a layer. Nothing where it
-// should not.
+// Seconds until the request runs on the group if it preempts the running prompt: one layer. nullopt
+// where it should not.
 std::optional<double> seconds_to_preempt(const Group& group, const Request& request,
                                          const Forecast& forecast, TimePoint now);
 
-// Of the groups that the request should preempt, the one that will have ended it first: among equal ones
-// that with the shortest layers. Null if it should wait, as where a group that will be free ends it
-// earlier.
+// Of the groups where the request should preempt, the one that will end it first; among equal ones,
+// the one with the shortest layers. Null if it should wait, also where a group that becomes free
+// would end it earlier.
 Group* choose_group_to_preempt(std::span<Group* const> groups, const Request& request,
                                const Forecast& forecast, TimePoint now);
 

@@ -10,10 +10,10 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Of the latest prefill, once an octave has more than a few: a change of load or plan shows within
-// some ten prefills.
+// The weight of the latest prefill, once an octave has more than a few: a change of load or plan
+// shows within some ten prefills.
 constexpr double kLatestWeight = 0.1;
-// A length is known after so many prefills of its octave.
+// A length is known after this many prefills in its octave.
 constexpr int kKnown = 4;
 
 size_t octave_of(int64_t num_tokens) {

@@ -1,9 +1,10 @@
-// How long a prefill takes by its length, learnt from those that have ended. One thread.
+// How long a prefill takes by its length, learnt from finished prefills. One thread.
 //
 // Lengths are kept by octave: the running geometric means of length and time of the prefills in it.
 // Between two octaves time is a power of the length; beyond the first and the last it follows
-// guess(), scaled to the nearest. A curve rather than a fitted polynomial, because lengths differ by
-// four orders of magnitude: what a million tokens teach must not move what a thousand take.
+// guess(), scaled to the nearest. A curve is used rather than a fitted polynomial because lengths
+// differ by four orders of magnitude: what a million tokens teach must not move what a thousand
+// take.
 #pragma once
 
 #include <array>
@@ -25,15 +26,15 @@ class PrefillCurve {
   Duration at(int64_t num_tokens) const;
   // Whether enough prefills of about this length were seen.
   bool knows(int64_t num_tokens) const;
-  // What a prefill of this length hardly ever falls below; nothing while too few of about this length
-  // were seen.
+  // A time that a prefill of this length hardly ever falls below; nullopt while too few of about
+  // this length were seen.
   std::optional<Duration> least(int64_t num_tokens) const;
-  static constexpr double kLeast = 0.5;  // of the time that is expected
+  static constexpr double kLeast = 0.5;  // of the expected time
 
-  // Of guess(), what a prompt of any length takes.
+  // The part of guess() that is the same for a prompt of any length.
   static constexpr double kGuessedOverheadS = 0.01;
-  // An 8B model on one H100 under a sparse plan (docs/performance.md); only its shape matters once a
-  // prefill has been seen.
+  // An 8B model on one H100 under a sparse plan (docs/performance.md). Only its shape matters once
+  // a prefill has been seen.
   static Duration guess(int64_t num_tokens);
 
  private:

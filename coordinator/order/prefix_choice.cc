@@ -9,7 +9,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// One that takes longer than was expected may take as long again.
+// A prompt that takes longer than expected may take as long again.
 double rest_s(const Request& running, TimePoint now) {
   const double left_s = seconds_left(running, now);
   if (left_s > 0) return left_s;
@@ -30,7 +30,7 @@ double wait_s(const Group& group, const Request& request, const Forecast& foreca
 
 }  // namespace
 
-// Seconds from now to its end, and those that others lose.
+// Seconds from now to its end, plus the seconds that others lose.
 double PrefixChoice::cost_s(const Group& group, const Request& request) const {
   const auto claimed = claimed_s_.find(&group);
   return wait_s(group, request, forecast_, now_) +

@@ -1,15 +1,17 @@
-// Which idle group gets a request that may begin with what groups have cached: the one that is expected to
-// end it first. That is its wait, by what it runs, by requests that wait for it and come before, and
-// the prefill of what it has not cached (Forecast). Where no group has cached any of it, choose_group_by_end()
-// decides alone. One thread; lives for one pass over the requests that wait, in the order of their turns.
+// Which idle group gets a request whose prefix groups may have cached: the one that is expected to
+// end it first. Its end includes the wait for what the group runs and for earlier requests that
+// wait for it, and the prefill of what it has not cached (Forecast). Where no group has cached any
+// of the prompt, choose_group_by_end() decides alone. One thread; lives for one pass over the
+// waiting requests, in the order of their turns.
 //
-// While others wait, a second of a group's time delays them too: all that wait by group. So what a group
-// has to compute counts once more for each of these.
+// While others wait, a second of a group's time delays them too: on each group, the number of
+// waiting requests divided by the number of groups. So what a group has to compute counts once more
+// for each of these.
 //
-// A request may wait for a busy group that has its prefix while another is idle, but no longer than
-// that saves, to it and to those who wait: so it ends at most as much later as was to be saved, whatever the
-// forecast is worth (the rule of renting before buying: Karlin, Manasse, Rudolph, Sleator,
-// Algorithmica 1988).
+// A request may wait for a busy group that has its prefix while another group is idle, but no
+// longer than this saves, for itself and for those that wait. So however wrong the forecast is, the
+// request ends later by at most what was to be saved (the rule of renting before buying: Karlin,
+// Manasse, Rudolph, Sleator, Algorithmica 1988).
 #pragma once
 
 #include <algorithm>
@@ -46,7 +48,7 @@ class PrefixChoice {
   const Forecast& forecast_;
   const TimePoint now_;
   const GroupOrder order_;
-  std::map<const Group*, double> claimed_s_;  // by requests that wait for it, of this pass
+  std::map<const Group*, double> claimed_s_;  // by requests of this pass that wait for the group
 };
 
 }  // namespace millrace::coordinator

@@ -1,10 +1,10 @@
-// For what the priority of a request that waits counts. Pure.
+// What the priority of a waiting request counts as. Pure.
 //
-// A request of a higher value, which comes later, does not wait for ever: for each kAgeingStep that it
-// has waited its value falls by one, but only down to one of those that wait with it. There its turn is
-// decided as theirs is. So a request of priority p comes behind one of priority q < p that arrives more
-// than (p - q) steps after it only where their response ratios say so. Requests that all have one
-// priority never feel it.
+// Requests with a higher value come later, but do not wait for ever. For each kAgeingStep that a
+// request has waited, its value falls by one, but only down to the value of one that waits with it.
+// Among these its turn is decided like theirs. So a request of priority p comes behind one of
+// priority q < p that arrives more than (p - q) steps after it only where their response ratios say
+// so. Where all requests have the same priority, ageing changes nothing.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ inline double aged_priority(const Request& request, TimePoint now) {
 class WaitingPriorities {
  public:
   void add(const Request& request) { values_.insert(request.priority()); }
-  // The value that `request`, which was added, counts as.
+  // The value that `request` counts as; it must have been added.
   int32_t value_of(const Request& request, TimePoint now) const {
     const auto aged = static_cast<int32_t>(std::ceil(aged_priority(request, now)));
     return *values_.lower_bound(std::min(aged, request.priority()));

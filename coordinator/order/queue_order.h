@@ -1,4 +1,4 @@
-// In which order requests that wait get their turns.
+// In which order waiting requests get their turns.
 #pragma once
 
 namespace millrace::coordinator {

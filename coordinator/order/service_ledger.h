@@ -1,7 +1,7 @@
-// Who has had how much of the groups' time, so that nobody with many or long prompts keeps others
-// waiting: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996, equations 4 and 5; several
-// servers: Jin, Chase, Kaur, SIGMETRICS 2004) among owners, in seconds of a group. Time in which an
-// owner asked for nothing is not saved up. One thread.
+// How much of the groups' time each owner has had, so that no owner with many or long prompts keeps
+// the others waiting: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996, equations 4 and 5;
+// several servers: Jin, Chase, Kaur, SIGMETRICS 2004) among owners, in seconds of a group. Time in
+// which an owner asked for nothing is not saved up. One thread.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace millrace::coordinator {
 
 class ServiceLedger {
  public:
-  // The owner with the least has the next turn.
+  // The owner with the lowest value has the next turn.
   double turn_of(const std::string& owner) const {
     const auto found = finish_.find(owner);
     return found == finish_.end() ? now_ : std::max(now_, found->second);
@@ -23,7 +23,7 @@ class ServiceLedger {
     finish_[owner] = now_ + seconds;
     std::erase_if(finish_, [this](const auto& one) { return one.second <= now_; });
   }
-  // It has taken so many seconds more, or fewer, than was said.
+  // The owner has taken `seconds` more than was said, or fewer if negative.
   void correct(const std::string& owner, double seconds) {
     const double finish = turn_of(owner) + seconds;
     if (finish > now_) {

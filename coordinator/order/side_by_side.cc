@@ -10,12 +10,12 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Of those that could join, for each lane: a queue may be long.
+// Requests to consider for each lane: a queue may be long.
 constexpr int64_t kCandidatesALane = 8;
-// For the slowest of them. Nothing interrupts them: until all have ended, leases are not renewed, a cancelled prompt keeps
-// its rank, and whoever comes waits.
+// For the slowest of them. Nothing interrupts prompts in lanes: until all have ended, leases are
+// not renewed, a cancelled prompt keeps its rank, and new requests wait.
 constexpr double kLongestS = 30;
-// Of all prompts together: they go in one message.
+// For all prompts together, since they go in one message.
 constexpr size_t kMaxBytes = protocol::kMaxFrameBytes / 2;
 
 struct Candidate {
@@ -42,7 +42,7 @@ bool has_share_of(const Group& group, const Request& request) {
          kCachedShareOfLanes * static_cast<double>(request.num_tokens);
 }
 
-// New pages come to the lane's rank alone, which has a share of the group's room.
+// New pages go only to the lane's rank, which has a share of the group's room.
 bool fits(std::span<Group* const> groups, const Group& group, const Request& request,
           TimePoint now) {
   const int64_t cached = group.cached_for_lane(request);
@@ -57,7 +57,7 @@ bool fits(std::span<Group* const> groups, const Group& group, const Request& req
          group.has_room(num_new * num_lanes(group));
 }
 
-// To which it will go that is next.
+// The other idle groups, which will get the next requests in turn.
 int64_t num_other_idle_groups(std::span<Group* const> groups, const Group& group,
                               const Request& request, TimePoint now) {
   return std::ranges::count_if(groups, [&](const Group* other) {
@@ -78,7 +78,7 @@ Candidate candidate(const Group& group, const std::shared_ptr<Request>& request,
 std::vector<std::shared_ptr<Request>> choose_side_by_side(
     std::span<Group* const> groups, const Group& group, const std::shared_ptr<Request>& first,
     std::span<const std::shared_ptr<Request>> in_turn, const Forecast& forecast, TimePoint now) {
-  // One that has to show that it has recovered gets a single request.
+  // A group that has to show that it has recovered gets a single request.
   const bool trusted = group.health.rest() == Duration::zero();
   if (num_lanes(group) < 2 || !trusted || !fits(groups, group, *first, now)) return {};
   std::vector<Candidate> candidates = {candidate(group, first, forecast, now)};

@@ -17,8 +17,9 @@ bool reads_cache(const Request& request) {
   return (request.options.cache() & protocol::CACHE_READ) != 0;
 }
 
-// Tokens, in steps of KnownPrefixes::kStepTokens, that both begin with, where `writer` leaves its pages for
-// `reader`. Keys are of all that comes before: they differ from where the prompts do.
+// Tokens that both prompts begin with, in steps of KnownPrefixes::kStepTokens, if `writer` leaves
+// its pages for `reader`. A key covers everything before it, so keys differ from where the prompts
+// differ.
 int64_t shared_tokens(const Request& reader, const Request& writer) {
   if ((writer.options.cache() & protocol::CACHE_WRITE) == 0 || writer.tenant != reader.tenant ||
       writer.model != reader.model) {
@@ -34,7 +35,8 @@ int64_t shared_tokens(const Request& reader, const Request& writer) {
   return static_cast<int64_t>(shared) * KnownPrefixes::kStepTokens;
 }
 
-// What a request may find cached wherever it runs: other prompts' pages that are not there yet.
+// Tokens that a request may find cached wherever it runs: pages of other prompts that are not there
+// yet.
 int64_t coming_tokens(const Request& request, std::span<const Group* const> groups,
                       const TurnOrder::Queue& waiting) {
   int64_t most = 0;
@@ -49,7 +51,7 @@ int64_t coming_tokens(const Request& request, std::span<const Group* const> grou
   return most;
 }
 
-// Nothing where the group may have cached more than is known.
+// nullopt where the group may have cached more than is known.
 std::optional<int64_t> cached_at_most(const Group& group, const Request& request, int64_t coming) {
   if (!reads_cache(request)) return 0;
   const bool has_keys =
@@ -64,14 +66,14 @@ bool may_take(const Group& group, const Request& request) {
   return !group.draining && group.takes(request.model, request.num_tokens);
 }
 
-// Least times of a prompt, by group that may take it.
+// The least time of a prompt on a group that may take it.
 struct Place {
   const Group* group;
   Duration prefill;
   int64_t cached_tokens;
 };
 
-// Nothing where one of them is not known well enough.
+// nullopt where one of the times is not known well enough.
 std::optional<std::vector<Place>> places_for(const Request& request,
                                              std::span<const Group* const> groups, int64_t coming,
                                              const Forecast& forecast) {
@@ -87,20 +89,20 @@ std::optional<std::vector<Place>> places_for(const Request& request,
   return places;
 }
 
-// Some group may take it between two layers, now or at some time.
+// Whether the group may take it between two layers, now or at some time.
 bool may_preempt(const Group& group, const Request& request, int64_t cached_tokens) {
   return request.preempts &&
          group.takes_between_layers(request.num_tokens, request.num_tokens - cached_tokens);
 }
 
-// Others may run at the same time.
+// Whether others may run at the same time.
 bool may_run_in_lane(const Group& group, const Request& request) {
   const auto most_new = static_cast<int64_t>(group.description.max_side_by_side_tokens());
   return group.description.cp() > 1 &&
          request.num_tokens - group.cached_for_lane(request) <= most_new;
 }
 
-// When each group has done what comes before a prompt.
+// When each group will have done what comes before a prompt.
 class FreeTimes {
  public:
   FreeTimes(std::span<const Group* const> groups, const Forecast& forecast, TimePoint now)
@@ -108,7 +110,7 @@ class FreeTimes {
     for (const Group* group : groups) times_.push_back(start_of(*group));
   }
 
-  // `request` runs next, unless that is not sure.
+  // Counts `request` as running next, unless that is uncertain.
   void give(const Request& request, const TurnOrder::Queue& waiting,
             std::span<const Group* const> groups) {
     Time* best = nullptr;
@@ -198,7 +200,7 @@ std::optional<SoonestEnd> soonest_end(const Request& request, std::span<const Gr
     return place.group->idle() || may_preempt(*place.group, request, place.cached_tokens);
   };
   FreeTimes times(groups, turns.forecast(), now);
-  // Where one does, those that wait do so for something else.
+  // If one group can begin at once, the waiting requests wait for something else.
   if (std::ranges::none_of(*places, begins_at_once)) {
     const Place& fastest = *std::ranges::min_element(*places, {}, &Place::prefill);
     const Duration longest = std::max(Duration::zero(), request.deadline_after() - fastest.prefill);

@@ -1,14 +1,14 @@
-// The soonest that a prompt can end, by what is known of times: whether a deadline can be met. It errs on
-// the early side: the prompt and all that comes before it take half of what the Forecast says
-// (Forecast::least), and what is not sure counts as nothing. Pure.
+// The soonest that a prompt can end, as far as times are known: whether a deadline can be met. It
+// errs on the early side: the prompt and all that come before it take half of what the Forecast
+// says (Forecast::least), and what is uncertain counts as nothing. Pure.
 //
-// - A group may have cached as much of the prompt as it has said, less than 512 tokens more, and all that
-//   the prompt shares with those that run or wait now and leave their pages.
-// - Before it are the prompts that groups run, but for one that may preempt them, and those that
-//   wait and have their turn before it even at its deadline (TurnOrder::surely_before). Of these, none
-//   counts that may run between two layers or beside others, that no group has room for, or that will miss its own
-//   deadline.
-// - They go, in their turns, to the group that is free first.
+// - A group may have cached what it has said of the prompt, fewer than 512 tokens more, and all
+//   that the prompt shares with prompts that run or wait now and leave their pages.
+// - Before the prompt come those that groups run, unless it may preempt them, and those that wait
+//   and have their turn before it even at its deadline (TurnOrder::surely_before). Not counted are
+//   prompts that may run between two layers or side by side with others, that no group has room
+//   for, or that will miss their own deadlines.
+// - They go, in their turns, to the group that ends them first.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace millrace::coordinator {
 
-// Of the group that ends it first.
+// On the group that ends the prompt first.
 struct SoonestEnd {
   Duration all() const { return wait + prefill; }
 
@@ -30,12 +30,13 @@ struct SoonestEnd {
   int64_t num_ahead = 0;      // prompts that run or wait, and count
 };
 
-// Of a request that comes now; nothing where too little is known of one of the groups that may take it.
+// For a request that arrives now; nullopt where too little is known of one of the groups that may
+// take it.
 std::optional<SoonestEnd> soonest_end(const Request& request, std::span<const Group* const> groups,
                                       const TurnOrder::Queue& waiting, const TurnOrder& turns,
                                       TimePoint now);
 
-// The same of one whose turn it is: without what is before it.
+// The same for a request whose turn it is: without what comes before it.
 std::optional<SoonestEnd> least_prefill(const Request& request,
                                         std::span<const Group* const> groups,
                                         const TurnOrder::Queue& waiting, const TurnOrder& turns);

@@ -12,7 +12,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Of an owner's requests, which is the first.
+// The rank of a request among its owner's.
 struct OwnTurn {
   auto rank() const { return std::tuple(priority, -response_ratio, number); }
 
@@ -44,8 +44,9 @@ WaitingOf priorities_of(const TurnOrder::Queue& waiting) {
   return priorities;
 }
 
-// Whether one of the same owner that waits stays before `request`, which comes now, for `longest`.
-// Response ratios grow in proportion to time: whoever is first at both ends is so in between.
+// Whether a waiting request of the same owner stays before `request`, which arrives now, for
+// `longest_s`. Response ratios grow in proportion to time: the request that is first at both ends
+// is first in between.
 bool stays_before(const Request& waiting, double expected_s, const Request& request,
                   double own_expected_s, TimePoint now, double longest_s) {
   if (aged_priority(waiting, now) > request.priority()) return false;
@@ -89,8 +90,8 @@ TurnOrder::Requests TurnOrder::arrange(const Queue& waiting, std::span<const Gro
   return ordered;
 }
 
-// An owner who has had less than the request's comes first until it has had as much; what it waits for
-// with other models may come before that.
+// An owner who has had less than the owner of `request` comes first until it has had as much. Its
+// waiting requests for other models may use up that time before.
 TurnOrder::Requests TurnOrder::surely_before(const Request& request, const Queue& waiting,
                                              std::span<const Group* const> groups, TimePoint now,
                                              Duration longest) const {
@@ -127,17 +128,17 @@ void TurnOrder::started(const Group& group, Request& request, TimePoint now) {
       beside > 1 ? group.cached_for_lane(request) : group.prefixes.tokens_of(request);
   request.expected_s = seconds(beside > 1 ? forecast_.expect_in_lane(group, request)
                                           : forecast_.expect(group, request));
-  // Of the group's time, all of them share what the slowest takes.
+  // All of them share, as group time, what the slowest takes.
   ledger_.take(request.owner, request.expected_s / beside);
 }
 
 void TurnOrder::stopped(const Group& group, const Request& request, TimePoint now, bool whole,
                         int64_t cached_tokens, std::optional<double> by_group_s) {
-  // One that preempts has waited for the end of a layer.
+  // A preempting prompt has waited for the end of a layer.
   const double since_s = seconds(now - request.started_at.value_or(request.dispatched_at));
   const double took_s = std::min(since_s, by_group_s.value_or(since_s));
   const double own_s = std::max(0.0, took_s - request.set_aside_s);
-  // Of those side by side the last counts, which ends when all have.
+  // Of prompts side by side, the last counts, which ends when all have ended.
   if (group.running != nullptr && group.running.get() != &request && group.side_by_side.empty()) {
     group.running->set_aside_s += request.num_side_by_side > 1 ? since_s : took_s;
   }

@@ -1,5 +1,5 @@
-// What a client asks for: the fields of a prefill request, each checked. What depends on the groups
-// (vocabulary, length, known models) is for Admission to check.
+// What a client asks for: the fields of a prefill request, each checked. Admission checks what
+// depends on the groups (vocabulary, length, known models).
 #pragma once
 
 #include <cstdint>

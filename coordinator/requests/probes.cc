@@ -22,12 +22,13 @@ std::vector<double> stage_buckets() {
 }
 
 // What a group reports (protocol/control_messages.proto); anything else counts as "other", so that
-// a group cannot make labels up.
+// a group cannot make up labels.
 constexpr std::array<std::string_view, 8> kPhases = {"embed",     "qkv", "exchange", "estimate",
                                                      "attention", "mlp", "store",    "logits"};
 constexpr std::array<std::string_view, 4> kStages = {"start", "layers", "tail", "close"};
 
-// Reason of refusals beside the names of codes: the client is over its own quota, and the service has room.
+// A reason for refusals in addition to the names of codes: the client is over its own quota, and
+// the service has room.
 constexpr std::string_view kQuota = "quota";
 
 constexpr std::array kCodes = {Errc::kInvalidArgument,
@@ -114,7 +115,8 @@ Probes::Probes(metrics::Registry& registry)
       samples_refused_(
           registry.counter("millrace_group_samples_refused_total",
                            "Metric samples of groups refused for breaking the naming rules")) {
-  // All there from the start, at 0: of a series that begins with 1 no rate shows the first event.
+  // All series exist from the start, at 0: if a series begins with 1, a rate misses the first
+  // event.
   requests("done", "ok");
   for (const Errc code : kCodes) {
     requests("failed", errc_name(code));

@@ -17,7 +17,7 @@ class Probes {
 
   void refused(const Refusal& why);
   void admitted(const Request& request);
-  // A group gave it back, and another may take it.
+  // A group gave the request back, and another may take it.
   void given_back(Errc why);
   void ended(const Request& request);
   void waiting(int64_t queued, int64_t running);

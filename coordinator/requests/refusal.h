@@ -1,5 +1,5 @@
-// Why a request was turned away or failed: what went wrong, which of its fields is to blame, and
-// when to try again. What HTTP makes of it is in coordinator/api/api_error.h.
+// Why a request was refused or failed: what went wrong, which of its fields is to blame, and when
+// to try again. coordinator/api/api_error.h turns it into HTTP.
 #pragma once
 
 #include <string>

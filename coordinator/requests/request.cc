@@ -32,7 +32,7 @@ std::string_view lease_state_name(LeaseState state) {
   return "?";
 }
 
-// Groups of before `in_lane` had manifests of one context-parallel rank.
+// Groups from before `in_lane` existed sent manifests of one context-parallel rank.
 bool ran_in_lane(const protocol::PrefillDone& done) {
   return done.in_lane() || done.manifest().cp() <= 1;
 }

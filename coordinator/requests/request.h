@@ -22,13 +22,13 @@ namespace millrace::coordinator {
 enum class RequestState { kQueued, kRunning, kDone, kFailed };
 std::string_view request_state_name(RequestState state);
 
-// Of a request that is done. kLost: the group that held the KV is gone.
+// The lease of a request that is done. kLost: the group that held the KV is gone.
 enum class LeaseState { kNone, kActive, kReleased, kExpired, kLost };
 std::string_view lease_state_name(LeaseState state);
 
 struct Request {
   bool ended() const { return state == RequestState::kDone || state == RequestState::kFailed; }
-  // Its id is taken: it waits, runs, or its cache is there to be read.
+  // Whether its id is taken: it waits, runs, or its cache can still be read.
   bool in_use() const { return !ended() || lease == LeaseState::kActive; }
   Duration deadline_after() const {  // from queued_at
     return std::chrono::milliseconds(static_cast<int64_t>(options.deadline_ms()));
@@ -50,15 +50,15 @@ struct Request {
   std::string group_id;  // "" until dispatched
   std::string group_name;
   TimePoint queued_at;
-  // Of the last time it was given to a group, and what it was expected to take there.
+  // When it was last given to a group, and how long it was expected to take there.
   TimePoint dispatched_at;
   double expected_s = 0;
   int64_t foreseen_tokens = 0;              // of the prompt, that the group should have cached
   std::optional<TimePoint> cancel_sent_at;  // to that group
-  double set_aside_s = 0;                   // there, for other requests
-  int times_set_aside = 0;                  // there, so many of them
-  bool between_layers = false;              // of one that the group runs
-  int num_side_by_side = 1;                 // there, that run at once, with this one
+  double set_aside_s = 0;                   // on that group, for other requests
+  int times_set_aside = 0;                  // on that group, for how many of them
+  bool between_layers = false;              // runs between layers of another prompt of the group
+  int num_side_by_side = 1;                 // how many run at once there, this one included
   std::optional<TimePoint> started_at;
   std::optional<TimePoint> ended_at;
   TimePoint kept_since;  // the end of the request or of its lease: retention counts from it
@@ -69,9 +69,9 @@ struct Request {
   std::map<std::string, int> refusals;
   std::set<std::string> failed_on;
   std::optional<Error> given_back;  // the reason, the last time
-  bool preempts = true;             // until a group had no room for it beside another's
+  bool preempts = true;             // until a group had no room for it next to another prompt
   bool runs_in_lanes = true;        // until one rank of a group had no room for it
-  // It could have run, and waits for a group that has cached what it begins with.
+  // It could have run, but waits for a group that has cached its prefix.
   std::optional<TimePoint> waits_for_prefix_since;
 
   // Set while a streaming request runs.
@@ -86,7 +86,7 @@ struct Request {
   std::optional<Result<void>> lease_answer;  // to the last LeaseRenew
 };
 
-// Of one that was to run side by side with others: whether it did, on one context-parallel rank.
+// Whether a request that was to run side by side with others did so, on one context-parallel rank.
 bool ran_in_lane(const protocol::PrefillDone& done);
 
 }  // namespace millrace::coordinator

@@ -11,7 +11,7 @@
 
 namespace millrace::coordinator {
 
-// The first two, of a request that has ended.
+// The first two lines above, for a request that has ended.
 std::string end_line(const Request& request);
 
 void log_ended(const Request& request);

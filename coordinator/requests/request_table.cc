@@ -37,7 +37,7 @@ TimePoint RequestTable::time_of(const Request& request) const {
     case Due::kDeadline:
       return request.queued_at + request.deadline_after();
     case Due::kLeaseEnd:
-      // A renewal that came in time counts, whenever the group gets to it.
+      // A renewal that came in time counts, however late the group handles it.
       return request.lease_call_open ? TimePoint::max() : request.lease_ends;
     case Due::kForgetting:
       break;

@@ -1,7 +1,7 @@
-// Records of requests by id: all that wait, run or hold a lease, and those that have ended, for a
-// while and up to a limit, so that a client that lost its connection can still ask. The queue bounds
-// who waits, and the groups bound who holds a lease: a cache takes pages of a group's pools, and a
-// store holds 65,536 caches at most.
+// Records of requests by id: all that wait, run or hold a lease, and for a while and up to a limit
+// those that have ended, so that a client that lost its connection can still ask. The queue bounds
+// how many wait, and the groups bound how many hold a lease: a cache takes pages of a group's
+// pools, and a store holds at most 65,536 caches.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace millrace::coordinator {
 
 class RequestTable {
  public:
-  // What happens to a record when its time has come; which of these follows from its state.
+  // What happens to a record when its time has come; its state decides which of these it is.
   enum class Due { kDeadline, kLeaseEnd, kForgetting };
 
   RequestTable(int64_t max_ended, Duration keep_ended)

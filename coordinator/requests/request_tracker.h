@@ -1,6 +1,6 @@
-// All requests the coordinator knows, and every change of their state: what a change does to the
-// queue, the records, the metrics, the log, and whoever waits for the request. Sends nothing to a
-// group. One thread.
+// All requests that the coordinator knows, and every change of their state: what a change does to
+// the queue, the records, the metrics, the log, and whoever waits for the request. Sends nothing to
+// a group. One thread.
 #pragma once
 
 #include <functional>
@@ -22,13 +22,15 @@ class RequestTracker {
   RequestTracker(RequestQueue queue, RequestTable table, const Clock& clock, Probes& probes,
                  OnChange on_change);
 
-  // To the end of the queue; kExhausted when it is full. The id must not be in use.
+  // Puts the request at the end of the queue; kExhausted when it is full. The id must not be in
+  // use.
   Result<void> admit(const std::shared_ptr<Request>& request);
-  // Out of the queue: a group has it.
+  // Takes the request out of the queue: a group has it.
   void assign(const std::shared_ptr<Request>& request);
   // The group has started computing.
   void begin(Request& request);
-  // Back to the front of the queue, for another group; Request::given_back says why.
+  // Puts the request back at the front of the queue, for another group; Request::given_back says
+  // why.
   void requeue(const std::shared_ptr<Request>& request);
   void finish(Request& request, protocol::PrefillDone result, Duration lease);
   // Does nothing if the request has ended already.

@@ -1,4 +1,4 @@
-// Durations as messages carry them.
+// Durations in the form that messages carry.
 #pragma once
 
 #include <cstdint>

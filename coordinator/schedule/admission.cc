@@ -12,7 +12,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// As many as a token's text depends on (tokenizer/text_messages.h).
+// As many tokens as a token's text depends on (tokenizer/text_messages.h).
 constexpr int64_t kPromptEndTokens = 8;
 
 std::string to_bytes(const std::vector<int32_t>& tokens) {
@@ -74,7 +74,7 @@ std::optional<Refusal> Admission::check(const PrefillBody& body, const Caller& c
   }
   if (auto refusal = check_prompt(body, offer)) return refusal;
   const auto older = requests_.table().find(body.request_id);
-  // What became of another's request stays known to its owner.
+  // Only the owner of a request may learn what became of it.
   if (older && !caller.may_touch(older->owner)) {
     return Refusal(error(Errc::kInvalidArgument, "request id '{}' is in use", older->id),
                    "request_id");
@@ -110,7 +110,7 @@ std::optional<Refusal> Admission::check_deadline(const Request& request) const {
                  "deadline_ms");
 }
 
-// Some groups are here, and none ever served the model: the client has the name wrong.
+// If there are groups but none ever served the model, the client has the name wrong.
 Refusal Admission::unserved(const std::string& model,
                             const std::map<std::string, ModelOffer>& offers) const {
   if (offers.empty() || groups_.knows_model(model)) {

@@ -1,6 +1,6 @@
-// Decides whether a prompt may join the queue: is the service open, does a group serve the model, is
-// the prompt within its length and vocabulary, is the id free, has the caller a quota left, can the
-// deadline be met, is there room. Takes no prompt after close().
+// Decides whether a prompt may join the queue: whether the service is open, a group serves the
+// model, the prompt is within its length and vocabulary, the id is free, the caller has quota left,
+// the deadline can be met, and there is room. Takes no prompt after close().
 #pragma once
 
 #include <optional>

@@ -13,7 +13,7 @@ class Canceller {
   Canceller(RequestTracker& requests, GroupRegistry& groups, const Clock& clock)
       : requests_(requests), groups_(groups), clock_(clock) {}
 
-  // The request has failed with `why` from now on; its group is busy until it has answered.
+  // The request has failed with `why` from now on; its group stays busy until it has answered.
   void cancel(const std::shared_ptr<Request>& request, Error why);
   void cancel_all(const Error& why);
   void expire_deadlines();

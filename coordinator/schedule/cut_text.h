@@ -1,4 +1,4 @@
-// Limits text from a peer to what logs and answers can bear.
+// Limits the length of a peer's text before it goes into logs and answers.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@ namespace millrace::coordinator {
 
 inline constexpr size_t kMaxMessageBytes = 2000;
 
-// `text`, or the beginning of it (whole UTF-8 characters) and how long it was.
+// `text`, or its beginning (whole UTF-8 characters) and its full length.
 inline std::string cut_text(std::string text, size_t max_bytes = kMaxMessageBytes) {
   if (text.size() <= max_bytes) return text;
   const size_t num_bytes = text.size();

@@ -14,7 +14,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// A request that so many groups fail by what looks like their own fault is at fault itself.
+// A request that this many groups fail, by what looks like their own fault, is at fault itself.
 constexpr size_t kMaxFailures = 2;
 
 bool is_at_fault(const Request& request) {
@@ -38,7 +38,7 @@ void Dispatcher::dispatch() {
 
 bool Dispatcher::start_next() {
   const auto all = groups_.all();
-  // But for the one that is looked at.
+  // The number of waiting requests without the one being looked at.
   PrefixChoice choice(all, std::max<int64_t>(0, requests_.queue().size() - 1), turns_.forecast(),
                       clock_.now(), group_order_);
   const auto in_turn = turns_.arrange(requests_.queue().waiting(), all, clock_.now());
@@ -65,12 +65,12 @@ bool Dispatcher::preempt_next() {
   return false;
 }
 
-// Collected first: giving up changes the queue.
+// Collects first, because giving up changes the queue.
 void Dispatcher::give_up_on_untakable() {
   const auto all = groups_.all();
   std::vector<std::shared_ptr<Request>> untakable;
   for (const auto& request : requests_.queue().waiting()) {
-    if (!request->given_back) break;  // those that were are in front
+    if (!request->given_back) break;  // those given back are in front
     if (!has_untried_group(all, *request)) untakable.push_back(request);
   }
   for (const auto& request : untakable) give_up(request);
@@ -108,7 +108,8 @@ void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
     }
     group.side_by_side = together;
   }
-  // Those who left a group alone for their prefix have cost nobody anything: it has another prompt.
+  // Requests that let an idle group pass for their prefix have cost nobody anything: it has another
+  // prompt now.
   for (const auto& other : requests_.queue().waiting()) {
     if (other->waits_for_prefix_since) other->waits_for_prefix_since = clock_.now();
   }

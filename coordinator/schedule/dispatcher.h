@@ -1,5 +1,5 @@
-// Hands waiting requests to groups, in TurnOrder, and decides what becomes of one that a group gives
-// back.
+// Hands waiting requests to groups, in TurnOrder, and decides what becomes of one that a group
+// gives back.
 #pragma once
 
 #include <memory>
@@ -22,26 +22,27 @@ class Dispatcher {
         clock_(clock),
         group_order_(group_order) {}
 
-  // Gives idle groups what waits for them. To be called whenever a group, the queue, or the time
+  // Gives waiting requests to idle groups. To be called whenever a group, the queue, or the time
   // has changed.
   void dispatch();
-  // A group had no room for the request or failed it by its own fault: back to the queue, or to its
-  // end if no other group will do.
+  // A group had no room for the request or failed it by its own fault: the request goes back to the
+  // queue, or fails if no other group can take it.
   void take_back(const std::shared_ptr<Request>& request, Error why);
-  // `group`, which is no longer among the groups, is lost with what it runs: another one may take it,
-  // unless the client has been told about this one's cache.
+  // `group`, which is no longer among the groups, is lost with what it runs. Another group may take
+  // that, unless the client has been told about this group's cache.
   void lost(Group& group, const std::string& why);
 
  private:
   bool any_idle() const;
   // False if no waiting request suits an idle group.
   bool start_next();
-  // The same with groups whose prompt it may preempt.
+  // The same, but by preempting what a group runs.
   bool preempt_next();
   void give_up_on_untakable();
-  // If it cannot end before its deadline any more, that is its end.
+  // Ends the request, and returns true, if it can no longer end before its deadline.
   bool expired(const std::shared_ptr<Request>& request);
-  // It, and what is to run side by side with it; otherwise it has the place to itself, running or preempting.
+  // Starts the request and what is to run side by side with it. If nothing is, the request has
+  // `place`, running or preempting, to itself.
   void start(Group& group, std::shared_ptr<Request>& place, const std::shared_ptr<Request>& request,
              const TurnOrder::Requests& in_turn);
   protocol::PrefillRequest assign(Group& group, const std::shared_ptr<Request>& request);

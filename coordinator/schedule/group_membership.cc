@@ -48,7 +48,7 @@ void GroupMembership::leave(const std::string& group_id, const GroupLink& link,
 
 void GroupMembership::drop(Group& group, const std::string& why) {
   group.link->close(why);
-  const std::string id = group.description.group_id();  // the group goes with its entry
+  const std::string id = group.description.group_id();  // a copy: the group dies with its entry
   lose(groups_.remove(id), why);
 }
 

@@ -1,4 +1,4 @@
-// Lets groups in and out, with all that follows for their requests, leases and models.
+// Lets groups join and leave, with all that follows for their requests, leases and models.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,12 @@ class GroupMembership {
   GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups, Dispatcher& dispatcher,
                   Leases& leases, OrphanWatch& orphans, Probes& probes);
 
-  // Greets the group over its link; a refusal is the caller's to tell. Takes the place of an older
+  // Greets the group over its link; the caller has to report a refusal. Replaces an older
   // connection of the same group.
   Result<void> join(const protocol::Register& description, GroupLink& link, Duration attended);
-  // The connection has ended. Does nothing if another one has taken the group over.
+  // The connection has ended. Does nothing if another connection has taken the group over.
   void leave(const std::string& group_id, const GroupLink& link, const std::string& why);
-  // Closes the connection of a group that is lost.
+  // Closes the connection of a lost group.
   void drop(Group& group, const std::string& why);
 
  private:

@@ -6,7 +6,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Twice what the server lets pass between two ticks.
+// Twice the longest time that the server lets pass between two ticks.
 constexpr std::chrono::milliseconds kLongestTick{100};
 
 }  // namespace

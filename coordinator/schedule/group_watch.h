@@ -1,6 +1,6 @@
-// Keeps an eye on the groups: sends heartbeats, and tells which groups are lost because they fell
-// silent or do not end a request that was cancelled. Silence is measured in time that this process
-// attended to: when it is held up itself, messages lie unread and nobody else is late.
+// Watches the groups: sends heartbeats, and finds groups that are lost because they fell silent or
+// do not end a cancelled request. Silence is measured only in time that this process attended to:
+// while the process itself is held up, messages lie unread and nobody else is late.
 #pragma once
 
 #include <string>
@@ -24,15 +24,15 @@ class GroupWatch {
   Duration attended() const { return attended_.passed(); }
   void heard(Group& group) const { group.last_heard = attended(); }
 
-  // To be called several times a heartbeat interval: otherwise time counts as not attended.
+  // To be called several times per heartbeat interval; otherwise time counts as not attended.
   std::vector<Lost> find_lost();
   // Sends a heartbeat to every group when one is due.
   void beat();
 
  private:
-  // The time of a cancelled prompt counts from the end of what runs between two of its layers.
+  // The patience for a cancelled prompt counts from the end of what runs between two of its layers.
   void bear_with_set_aside(Group& group) const;
-  std::string why_silent(const Group& group) const;      // "" if it is not, for too long
+  std::string why_silent(const Group& group) const;      // "" unless silent for too long
   std::string why_not_ending(const Group& group) const;  // the same
 
   const SchedulerSettings& settings_;

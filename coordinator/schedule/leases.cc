@@ -30,8 +30,8 @@ Result<void> check(Group& group, const protocol::LeaseHeld& message) {
   return check_times(group, done);
 }
 
-// The record that the request would have had. When it waited and ran is not known any more, only
-// for how long it ran.
+// The record that the request would have had. When it waited and ran is no longer known, only how
+// long it ran.
 std::shared_ptr<Request> record_of(const Group& group, protocol::PrefillDone done, TimePoint now) {
   auto request = std::make_shared<Request>();
   request->id = done.request_id();
@@ -130,7 +130,7 @@ Result<void> Leases::reported(Group& group, protocol::LeaseHeld message) {
   const std::string lease_id = message.done().manifest().lease_id();
   if (same) {
     if (known->lease != LeaseState::kActive && known->lease != LeaseState::kLost) {
-      group.send_release(id, lease_id);  // the group has not heard that it is over
+      group.send_release(id, lease_id);  // the group does not know that the lease is over
       return {};
     }
     known->lease = LeaseState::kActive;
@@ -138,7 +138,8 @@ Result<void> Leases::reported(Group& group, protocol::LeaseHeld message) {
     requests_.table().reschedule(*known);
     return {};
   }
-  // Who sent the request was told that it has failed, or has sent it again: nobody will ask for this cache.
+  // The client was told that the request failed, or has sent it again: nobody will ask for this
+  // cache.
   if (known && (known->in_use() || known->state == RequestState::kFailed)) {
     group.send_release(id, lease_id);
     return {};

@@ -1,4 +1,4 @@
-// The leases on finished caches: asked for by clients, kept by groups, ended by time.
+// The leases on finished caches: clients ask for them, groups keep them, time ends them.
 #pragma once
 
 #include <string>
@@ -13,19 +13,19 @@ class Leases {
   Leases(RequestTracker& requests, GroupRegistry& groups, const Clock& clock, Probes& probes)
       : requests_(requests), groups_(groups), clock_(clock), probes_(probes) {}
 
-  // Sends the wish to the group; its answer arrives as Request::lease_answer. Until then the lease does not end by
-  // itself, and another renewal has that answer as well.
+  // Sends the wish to the group; its answer arrives as Request::lease_answer. Until then the lease
+  // does not expire, and another renewal gets the same answer.
   Result<void> renew(const std::string& id, const std::string& lease_id, Duration lease);
-  // At once; the group is told.
+  // Takes effect at once; the group is told.
   Result<void> release(const std::string& id, const std::string& lease_id);
 
   // What groups say. An error means that the group breaks the protocol.
   Result<void> answered(Group& group, const protocol::LeaseReply& message);
-  // A lease from before this process was started, or before the group reconnected.
+  // The group holds a lease from before this process started, or from before the group reconnected.
   Result<void> reported(Group& group, protocol::LeaseHeld message);
 
   void expire();
-  // The group is gone. Its caches may still be there when it reconnects, under the same id.
+  // The group is gone. Its caches may still be there when it reconnects under the same id.
   void lose(const std::string& group_id);
   void restore(const std::string& group_id);
 

@@ -1,4 +1,4 @@
-// Requests whose model has lost its last group wait for one to come back, but not forever.
+// Requests whose model has lost its last group wait for one to come back, but not for ever.
 #pragma once
 
 #include <map>
@@ -10,13 +10,13 @@ namespace millrace::coordinator {
 
 class OrphanWatch {
  public:
-  // `patience`: from the loss of the last group on.
+  // `patience` counts from the loss of the last group.
   OrphanWatch(Duration patience, RequestTracker& requests, const Clock& clock)
       : patience_(patience), requests_(requests), clock_(clock) {}
 
   void last_group_left(const std::string& model) { since_[model] = clock_.now(); }
   void group_joined(const std::string& model) { since_.erase(model); }
-  // Fails what has waited for too long.
+  // Fails requests that have waited for too long.
   void expire();
 
  private:

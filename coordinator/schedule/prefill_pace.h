@@ -1,4 +1,5 @@
-// How long prefills have taken of late: for how long to turn a client away when the queue is full.
+// How long recent prefills have taken. When the queue is full, this tells a client when to try
+// again.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,8 @@ namespace millrace::coordinator {
 class PrefillPace {
  public:
   void finished(Duration prefill) { mean_s_ += kWeight * (seconds(prefill) - mean_s_); }
-  // Until one of `num_groups` groups takes the next request, if prefills go on like this: 1 to 60.
+  // Seconds, 1 to 60, until one of `num_groups` groups takes the next request if prefills go on
+  // like this.
   int seconds_to_next_turn(int num_groups) const {
     const double turn_s = mean_s_ / std::max(1, num_groups);
     return static_cast<int>(std::ceil(std::clamp(turn_s, 1.0, 60.0)));

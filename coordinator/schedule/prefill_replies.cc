@@ -59,7 +59,8 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   return {};
 }
 
-// It was sent as the coordinator was gone or had given the group up; the request has failed, or runs elsewhere.
+// The message was sent while the coordinator was gone or had given the group up; the request has
+// failed or runs elsewhere.
 void PrefillReplies::release_unasked(Group& group, const protocol::PrefillDone& message) {
   const auto known = requests_.table().find(message.request_id());
   const std::string& lease_id = message.manifest().lease_id();
@@ -74,17 +75,17 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
   turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
   Error why = checked_error(message.error());
   if (request->num_side_by_side > 1 && why.code == Errc::kExhausted) {
-    // On one rank; on all of them it may have room.
+    // There was no room on one rank; on all ranks there may be.
     group.count_room(request->num_tokens);
     request->runs_in_lanes = false;
   } else if (preempted && why.code == Errc::kExhausted) {
-    // Beside what it runs; alone it may have room.
+    // There was no room next to the running prompt; alone there may be.
     group.count_room(request->num_tokens);
     request->preempts = false;
   } else {
     note_failure(group, *request, why);
   }
-  // What the client was told about one group's cache, another group cannot make true.
+  // The client has been told about this group's cache, which another group cannot provide.
   const bool may_move = !request->ended() && !request->opened;
   const bool another_may_serve =
       GroupHealth::blames_group(why.code) || why.code == Errc::kExhausted;
@@ -96,7 +97,7 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
   dispatcher_.dispatch();
 }
 
-// Keeps what the failure says about the group, for this request and for others.
+// Remembers what the failure says about the group, for this request and for others.
 void PrefillReplies::note_failure(Group& group, Request& request, const Error& why) {
   const std::string& id = group.description.group_id();
   group.count_room(request.num_tokens);
@@ -115,8 +116,8 @@ void PrefillReplies::note_failure(Group& group, Request& request, const Error& w
   }
 }
 
-// Nothing of a group that does not say, or says what is no time; nor of a prompt that ran on all ranks after all, as
-// those that it was to run beside were cancelled.
+// nullopt if the group does not say, or says something that is not a time; also for a prompt that
+// ran on all ranks after all, because those that it was to run side by side with were cancelled.
 std::optional<double> PrefillReplies::groups_own_seconds(const Request& request,
                                                          const protocol::PrefillDone& message) {
   if (request.num_side_by_side > 1 && !ran_in_lane(message)) return std::nullopt;

@@ -1,6 +1,7 @@
-// What groups say about the prompts they run. Messages about any other prompt are ignored: the
-// request may have been given to another group, or the group may have been taken over; what such a one left is
-// released. An error means that the group breaks the protocol.
+// Handles what groups say about the prompts that they run. Messages about any other prompt are
+// ignored, because the request may have been given to another group or the group may have been
+// taken over; a cache left by such a prompt is released. An error means that the group breaks the
+// protocol.
 #pragma once
 
 #include <optional>
@@ -22,7 +23,7 @@ class PrefillReplies {
   void started(Group& group, const std::string& request_id);
   void opened(Group& group, protocol::PrefillOpened message);
   void layer_done(Group& group, const protocol::LayerDone& message);
-  // These two free the group for the next request.
+  // done() and failed() free the group for the next request.
   Result<void> done(Group& group, protocol::PrefillDone message);
   void failed(Group& group, const protocol::PrefillFailed& message);
 

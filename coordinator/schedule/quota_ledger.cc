@@ -8,7 +8,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// A longer Retry-After would outlive changes of the quota.
+// A longer Retry-After would outlive a change of the quota.
 constexpr double kMaxRetryAfterS = 3600;
 
 double tokens_per_second(const Caller& caller) {

@@ -1,6 +1,6 @@
-// How much each name has used of its quota. A minute's worth of prompt tokens may be used at once and
-// comes back evenly. A prompt is let in while a token of it is left and counts in full: a long one is paid
-// for by the minutes after it. One thread.
+// How much of its quota each name has used. A minute's worth of prompt tokens may be used at once
+// and comes back evenly. A prompt is let in while at least one token is left, and counts in full: a
+// long prompt is paid for by the minutes after it. One thread.
 #pragma once
 
 #include <map>
@@ -15,9 +15,9 @@ namespace millrace::coordinator {
 
 class QuotaLedger {
  public:
-  // May `caller`, of whom `open_requests` wait or run, send another prompt?
+  // Whether `caller`, of whose requests `open_requests` wait or run, may send another prompt.
   std::optional<Refusal> check(const Caller& caller, int open_requests, TimePoint now) const;
-  // What was queued counts, whatever becomes of it.
+  // A queued prompt counts, whatever becomes of it.
   void charge(const Caller& caller, int64_t num_tokens, TimePoint now);
 
  private:

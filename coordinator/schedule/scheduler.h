@@ -1,8 +1,9 @@
 // Decides what happens to every request. A facade: Admission lets requests in, Dispatcher hands
 // them to groups, PrefillReplies and Leases hear what groups make of them, Canceller ends them
-// early, GroupMembership and GroupWatch know who serves. No sockets, no threads, no waiting: events
-// in (calls), messages out (GroupLink), and one callback when a request has changed. The
-// asynchronous shell (server.h) owns the one thread that calls it; tests use a fake clock.
+// early, GroupMembership and GroupWatch know which groups serve. No sockets, no threads, no
+// waiting: events come in as calls, messages go out through GroupLink, and one callback tells that
+// a request has changed. The asynchronous shell (server.h) owns the one thread that calls it; tests
+// use a fake clock.
 #pragma once
 
 #include <map>
@@ -41,22 +42,22 @@ class Scheduler {
   // deadline.
   std::optional<Refusal> submit(PrefillBody body, const Caller& caller = Caller::anybody());
   std::shared_ptr<const Request> find(const std::string& id) const;
-  // Ends a request that waits or runs; releases the lease of one that is done.
+  // Ends a request that waits or runs; releases the lease of a finished one.
   Result<void> cancel(const std::string& id, const std::string& why);
   // Sends the wish to the group; its answer arrives as Request::lease_answer.
   Result<void> renew_lease(const std::string& id, const std::string& lease_id, Duration lease);
   Result<void> release_lease(const std::string& id, const std::string& lease_id);
 
-  // Groups. A group that is let in is told so over its link; a refusal is the caller's to tell.
+  // Groups. A group that is let in is told so over its link; the caller has to report a refusal.
   Result<void> add_group(const protocol::Register& description, GroupLink& link);
-  // The connection ended or is to be given up; `link` is not used any more afterwards. Does nothing
-  // if another connection has taken the group over.
+  // The connection has ended or is to be given up; `link` is not used afterwards. Does nothing if
+  // another connection has taken the group over.
   void remove_group(const std::string& group_id, const GroupLink& link, const std::string& why);
   // An error means that the group breaks the protocol; the caller closes the connection.
   Result<void> receive(const std::string& group_id, protocol::Envelope envelope);
   std::map<std::string, ModelOffer> offers() const { return groups_.offers(); }
 
-  // Time has passed; to be called several times a heartbeat interval.
+  // Time has passed; to be called several times per heartbeat interval.
   void tick();
 
   // Admits nothing from now on.
@@ -70,7 +71,7 @@ class Scheduler {
  private:
   static void ask_for_prefixes(Group& group);
 
-  // Each uses only those above it.
+  // Each member uses only those above it.
   const SchedulerSettings settings_;
   const Clock& clock_;
   Probes& probes_;

@@ -14,7 +14,7 @@ namespace millrace::coordinator {
 struct SchedulerSettings {
   QueueOrder queue_order = QueueOrder::kFair;
   GroupOrder group_order = GroupOrder::kSoonestEnd;
-  // Whether requests go to groups that have cached what they begin with.
+  // Whether requests go to groups that have cached their prefixes.
   bool routes_by_prefix = true;
   int64_t max_queued_requests = 256;
   int64_t max_queued_bytes = 1ll << 30;
@@ -24,10 +24,10 @@ struct SchedulerSettings {
   Duration default_lease = std::chrono::minutes(1);
   Duration heartbeat_interval = std::chrono::milliseconds(250);
   // A group counts as lost after this silence, not counting time in which this process did not run.
-  // A process that dies is noticed by its connection; this is for processes that hang, and has to
-  // bear with those of a busy machine.
+  // If a process dies, its connection shows it. This setting is for processes that hang, and must
+  // tolerate the delays of a busy machine.
   Duration group_patience = std::chrono::seconds(10);
-  // The same, where the group's host acknowledges nothing either.
+  // The same, if the group's host does not acknowledge anything either.
   Duration host_patience = std::chrono::seconds(5);
   GroupHealth::Rests rests;
   // How long requests wait for a group of their model to come back before they fail.

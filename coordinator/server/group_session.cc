@@ -17,14 +17,14 @@ namespace millrace::coordinator {
 
 namespace {
 
-// A stranger may not make us allocate more than a Register needs.
+// An unknown peer must not make us allocate more than a Register needs.
 constexpr int64_t kMaxRegisterBytes = 64 << 10;
-// What is longer is not taken apart by the thread that decides.
+// Longer messages are not parsed on the deciding thread.
 constexpr int64_t kSmallMessageBytes = 256 << 10;
-// Two of the largest messages: a group that lets more pile up does not read.
+// Two of the largest messages: a group that lets more pile up is not reading.
 constexpr int64_t kMaxOutboxBytes = 2 * protocol::kMaxFrameBytes;
 
-// Heartbeats go out four times a second, and a host acknowledges them without its processes.
+// Heartbeats go out four times a second, and a host acknowledges them even if its processes hang.
 constexpr std::chrono::seconds kHostPatience{3};
 
 }  // namespace
@@ -60,8 +60,8 @@ awaitable<void> GroupSession::run(Duration patience) {
   co_await part(patience);
 }
 
-// What is in the outbox, such as the reason of a refusal, may still go out. What the peer does not
-// take by then is dropped, by the system as well: it would keep it for minutes.
+// What is in the outbox, such as the reason for a refusal, may still go out. What the peer has not
+// taken by then is dropped, by the system as well, which would keep it for minutes.
 awaitable<void> GroupSession::part(Duration patience) {
   const Deadline end = Deadline::after(patience);
   while (writing_) {
@@ -72,7 +72,7 @@ awaitable<void> GroupSession::part(Duration patience) {
   stream_.socket().close(ignored);
 }
 
-// What is thrown for the sake of one group's messages costs that group its connection.
+// An exception caused by one group's messages costs that group its connection.
 awaitable<Result<void>> GroupSession::serve_guarded() {
   try {
     co_return co_await serve();
@@ -112,7 +112,7 @@ awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
   const auto [body_ec, body_bytes] = co_await asio::async_read(stream_, asio::buffer(body), kAwait);
   if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
   if (*length <= kSmallMessageBytes) co_return protocol::decode_frame_body(body);
-  // Optional, because asio wants something to give where the work throws.
+  // Optional, because asio needs a value to return if the work throws.
   using Decoded = std::optional<Result<protocol::Envelope>>;
   auto work = [&body]() -> awaitable<Decoded> { co_return protocol::decode_frame_body(body); };
   Decoded decoded = co_await asio::co_spawn(helpers_, work(), asio::use_awaitable);

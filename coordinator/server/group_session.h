@@ -1,4 +1,5 @@
-// The connection of one worker group: frames in, to the scheduler; messages out, in order.
+// The connection of one worker group: incoming frames go to the scheduler, outgoing messages are
+// sent in order.
 #pragma once
 
 #include <boost/asio/thread_pool.hpp>
@@ -20,8 +21,8 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   GroupSession(tcp::socket socket, const TlsContext& tls, Scheduler& scheduler,
                asio::thread_pool& helpers, const ServerFaults& faults);
 
-  // Until the connection ends. Drops a group that has not registered after `patience`, or has not
-  // read what it was sent `patience` after the end.
+  // Runs until the connection ends. Drops a group that has not registered after `patience`, or that
+  // has not read what it was sent `patience` after the end.
   awaitable<void> run(Duration patience);
 
   void send(const protocol::Envelope& envelope) override;

@@ -54,7 +54,7 @@ awaitable<bool> HttpSession::accept_tls(TimePoint due) {
   stream_.expires_at(due);
   const error_code ec = co_await stream_.accept_tls();
   if (!ec) co_return true;
-  // What only connects, or is too slow, is no more worth a line than it is without TLS.
+  // A client that only connects, or is too slow, is not worth a log line, as without TLS.
   if (ec.category() == asio::error::get_ssl_category()) {
     spdlog::info("TLS with {}: {}", endpoint_name(stream_.socket()), stream_.reason(ec));
   }
@@ -74,7 +74,7 @@ awaitable<bool> HttpSession::serve_one(TimePoint due) {
   if (step == Step::kRefused) {
     co_await turn_away(intake);
   } else if (step == Step::kRead) {
-    // What waits from here on has deadlines of its own.
+    // All waits from here on have deadlines of their own.
     stream_.expires_never();
     RequestReader::Request request = intake.release();
     writer_.begin({.id = intake.request_id(),

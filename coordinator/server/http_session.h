@@ -1,5 +1,5 @@
-// One HTTP connection: takes requests and hands each to the exchange that answers it, one after
-// another.
+// One HTTP connection: takes requests one after another and hands each to the exchange that answers
+// it.
 #pragma once
 
 #include <memory>
@@ -22,11 +22,11 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
   awaitable<void> run();
   void close();
-  // Between receiving a request and having sent its answer.
+  // True from the receipt of a request until its answer has been sent.
   bool answering() const { return answering_; }
 
  private:
-  // The time for a header; that of the first one includes the TLS handshake.
+  // When the header is due; for the first header the time includes the TLS handshake.
   TimePoint header_due() const;
   // False if the connection has ended.
   awaitable<bool> accept_tls(TimePoint due);
@@ -34,7 +34,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   awaitable<bool> serve_one(TimePoint due);
   awaitable<bool> answer(RequestReader::Request& request, const Route& route);
   awaitable<bool> run_prompt(RequestReader::Request& request, const Route& route, PromptForm& form);
-  // The request was not read to its end, so the connection ends with the answer.
+  // Sends an error for a request that was not read to its end, so the connection ends with the
+  // answer.
   awaitable<void> turn_away(const RequestIntake& intake);
   // Lets the client read the answer to a request whose body was not read.
   awaitable<void> linger();

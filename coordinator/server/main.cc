@@ -20,8 +20,8 @@ namespace {
 
 using namespace millrace;
 
-// Scripts that let the system choose the ports learn them here. Written under another name first,
-// so that a reader sees all of it or nothing.
+// Scripts that let the system choose the ports learn them here. The file is first written under
+// another name, so that a reader sees all of it or nothing.
 Result<void> write_port_file(const std::string& path, const coordinator::Server& server) {
   const std::string unfinished = path + ".tmp";
   std::ofstream file(unfinished);
@@ -133,7 +133,7 @@ void add_tokenizers(CLI::App& app, Arguments& arguments) {
       ->needs(tokenizer);
 }
 
-// All three or none: who may be a group is not known without the CA.
+// All three or none: without the CA there is no telling who may be a group.
 void add_group_tls(CLI::App& app, TlsFiles& files) {
   auto* certificate = app.add_option("--group-tls-cert", files.certificate,
                                      "certificate of the group port with its chain, in PEM; read "
@@ -182,7 +182,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
       ->type_name("FILE");
 }
 
-// Of "MODEL=DIR"; a model's name may not have a '='.
+// Reads "MODEL=DIR"; a model's name may not contain '='.
 Result<void> read_tokenizers(const Arguments& arguments, coordinator::TokenizerSettings& settings) {
   for (const std::string& given : arguments.tokenizers) {
     const size_t at = given.find('=');
@@ -226,8 +226,8 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   return options;
 }
 
-// As many descriptors as the system lets this process have: without, connections far below their
-// bound would keep the probes out.
+// Takes as many descriptors as the system lets this process have. Otherwise connections far below
+// their limit would keep the probes out.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -21,7 +21,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Far more groups than one coordinator was ever meant for; keeps strangers from piling up.
+// Far more groups than one coordinator was ever meant for; keeps unknown peers from piling up.
 constexpr int kMaxGroupConnections = 256;
 
 Result<tcp::acceptor> listen(asio::io_context& io, const std::string& host, uint16_t port) {
@@ -157,7 +157,7 @@ void Server::run(bool handle_signals) {
   if (handle_signals) {
     self.signals.add(SIGTERM);
     self.signals.add(SIGINT);
-    // Without such files it ends the process, as it does when a terminal is closed.
+    // Without such files SIGHUP ends the process, as it does when a terminal is closed.
     if (self.has_files()) self.signals.add(SIGHUP);
     spawn_guarded(self.io, self.handle_signals(), "signals");
   }
@@ -176,7 +176,7 @@ void Server::run(bool handle_signals) {
                             [&self](tcp::socket socket) { self.take_group(std::move(socket)); }),
                 "group listener");
   spawn_guarded(self.io, self.tick(), "tick");
-  // What a library throws from a handler of its own comes out here; all else goes on.
+  // An exception from a library's own handler comes out here; everything else goes on.
   for (bool ended = false; !ended;) {
     try {
       self.io.run();
@@ -216,7 +216,7 @@ Result<void> Server::Impl::load_files() {
   return load_tls(options.group_tls, group_tls);
 }
 
-// Each by itself: a mistake in one holds up no other.
+// Each file by itself: a mistake in one does not hold up the others.
 void Server::Impl::reload() {
   for (const Result<void>& loaded : {load_tokens(), load_tls(options.http_tls, http_tls),
                                      load_tls(options.group_tls, group_tls)}) {
@@ -227,7 +227,7 @@ void Server::Impl::reload() {
   if (tokens.asks()) spdlog::info("{} tokens are valid", tokens.size());
 }
 
-// A connection that cannot be taken, for want of descriptors or memory, is not the last one.
+// Failing to accept one connection, for lack of descriptors or memory, must not end the loop.
 awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor,
                                      std::function<void(tcp::socket)> take) {
   while (acceptor.is_open()) {
@@ -249,7 +249,8 @@ awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor,
   }
 }
 
-// Nobody waits in the listener's queue, where a probe would stand behind thousands of others.
+// Accepts every connection, so that none waits in the listener's queue, where a probe would stand
+// behind thousands of others.
 void Server::Impl::take_http(tcp::socket socket, bool by_admin_port) {
   const auto admission = connections.admit(client_of(socket), by_admin_port);
   if (admission.gives_way) http_sessions.at(*admission.gives_way)->close();
@@ -268,7 +269,7 @@ void Server::Impl::take_http(tcp::socket socket, bool by_admin_port) {
 awaitable<void> Server::Impl::serve_http(ConnectionTable::Id id,
                                          std::shared_ptr<HttpSession> session) {
   probes.http_connections(std::ssize(http_sessions));
-  // However it ends, also by an exception of its own.
+  // Runs however the session ends, also by an exception of its own.
   const AtEnd leave([this, id, &session] {
     session->close();
     connections.leave(id);
@@ -295,7 +296,8 @@ awaitable<void> Server::Impl::serve_group(std::shared_ptr<GroupSession> session)
 }
 
 awaitable<void> Server::Impl::tick() {
-  // Deadlines are kept to within this; a lost group is noticed a fifth of an interval late at most.
+  // Deadlines are kept to within this step; a lost group is noticed at most a fifth of an interval
+  // late.
   const Duration step =
       std::clamp<Duration>(options.scheduler.heartbeat_interval / 5, std::chrono::milliseconds(2),
                            std::chrono::milliseconds(50));
@@ -311,7 +313,7 @@ awaitable<void> Server::Impl::tick() {
 }
 
 awaitable<void> Server::Impl::handle_signals() {
-  // The flag, because begin_shutdown() may have closed everything before it returns.
+  // Checks the flag, because begin_shutdown() may have closed everything before it returns.
   while (!stopping) {
     const auto [ec, number] = co_await signals.async_wait(kAwait);
     if (ec) co_return;
@@ -347,7 +349,7 @@ awaitable<void> Server::Impl::drain() {
   const Deadline end = Deadline::after(options.shutdown_timeout);
   while (scheduler.busy() && patient && !end.passed()) co_await wait_a_little();
   if (scheduler.busy()) scheduler.abandon("the coordinator is shutting down");
-  // The last answers go out.
+  // Lets the last answers go out.
   const Deadline flushed = Deadline::after(std::chrono::seconds(2));
   while (answering() && !flushed.passed()) co_await wait_a_little();
   close_all();

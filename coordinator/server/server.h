@@ -1,5 +1,5 @@
-// The coordinator as a process part: two listeners, one thread that owns the scheduler and all
-// connections, and an orderly end.
+// The coordinator as a part of a process: two listeners, one thread that owns the scheduler and all
+// connections, and an orderly shutdown.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ class Server {
   uint16_t group_port() const;
   std::optional<uint16_t> admin_port() const;
 
-  // Until shut down. With `handle_signals`, SIGTERM and SIGINT shut down, and SIGHUP reloads.
+  // Runs until shut down. With `handle_signals`, SIGTERM and SIGINT shut down, and SIGHUP reloads.
   void run(bool handle_signals);
 
-  // Not ready from now on; new requests are refused, running ones get `shutdown_timeout` to end,
+  // From now on, not ready. New requests are refused, running ones get `shutdown_timeout` to end,
   // then run() returns. Thread-safe; a second call ends the patience.
   void shut_down();
 
-  // Reads the files of the options again. One that cannot be used is logged, and what it last held
-  // stays valid. Thread-safe.
+  // Reads the files of the options again. A file that cannot be used is logged, and its last
+  // contents stay valid. Thread-safe.
   void reload();
 
  private:

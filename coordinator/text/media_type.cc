@@ -6,7 +6,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// Of ASCII, whatever the locale.
+// For ASCII only, whatever the locale.
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }

@@ -1,4 +1,4 @@
-// What a Content-Type says: "Text/Plain; charset=utf-8" is text/plain.
+// The media type in a Content-Type: "Text/Plain; charset=utf-8" is text/plain.
 #pragma once
 
 #include <string_view>

@@ -10,7 +10,7 @@
 
 namespace millrace::coordinator {
 
-// Undoes %XX and, as forms write a space, '+'.
+// Decodes %XX and '+', which forms write for a space.
 Result<std::string> percent_decode(std::string_view text);
 // Everything but letters, digits and "-._~" becomes %XX.
 std::string percent_encode(std::string_view text);

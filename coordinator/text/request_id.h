@@ -1,4 +1,4 @@
-// The ids of requests: those that clients give, and one for a request that comes without.
+// Request ids: those that clients give, and generated ones for requests without.
 #pragma once
 
 #include <string>

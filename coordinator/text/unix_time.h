@@ -1,4 +1,4 @@
-// Time by the calendar, for other systems to read. It may jump: nothing is decided by it.
+// Calendar time, for other systems to read. It may jump, so nothing is decided by it.
 #pragma once
 
 #include <chrono>

@@ -18,7 +18,7 @@ size_t first_char_bytes(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Longer than need be, halves of a surrogate pair, and above U+10FFFF.
+  // Overlong encodings, halves of a surrogate pair, and code points above U+10FFFF.
   const bool beyond = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
                       (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
   return beyond ? 0 : length;

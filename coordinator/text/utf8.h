@@ -1,4 +1,4 @@
-// UTF-8, as what clients send and are sent must be.
+// UTF-8, the encoding of everything that clients send and receive.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,10 @@
 
 namespace millrace::coordinator {
 
-// Bytes of the character that `text` begins with; 0 if that is not UTF-8, or there is none.
+// Bytes of the character that `text` begins with; 0 if it is not UTF-8 or `text` is empty.
 size_t first_char_bytes(std::string_view text);
-// Where the first byte is that is no part of a character; the length of a text that is UTF-8.
+// Where the first byte is that is not part of a character; the length of `text` if all of it is
+// UTF-8.
 size_t utf8_prefix(std::string_view text);
 
 }  // namespace millrace::coordinator

@@ -13,7 +13,7 @@ namespace json = boost::json;
 
 namespace {
 
-// What waits for a reply; whoever holds it still does.
+// A wait for a reply: as long as it is held, somebody still waits.
 struct Pending {
   explicit Pending(Notifier& notifier) : changed(notifier) {}
 
@@ -61,7 +61,7 @@ awaitable<Result<tokenizer::Frame>> ModelTokenizers::ask(const std::string& mode
                                                          tokenizer::Turn turn) {
   const auto pending = std::make_shared<Pending>(changed);
   const auto executor = co_await asio::this_coro::executor;
-  // How long a process may take is not for a client to say, whose deadline may be a millisecond.
+  // The client does not decide how long a process may take: its deadline may be a millisecond.
   const Deadline process_deadline = Deadline::after(timeout_).later_of(deadline);
   find(model)->submit(
       std::move(request), process_deadline, pending,
@@ -74,7 +74,7 @@ awaitable<Result<tokenizer::Frame>> ModelTokenizers::ask(const std::string& mode
         });
       },
       turn);
-  // A process that does not answer is given up at the deadline, and says so a moment later.
+  // A process that does not answer is given up at the deadline, which is reported a moment later.
   const Deadline patience = Deadline::at(deadline.when() + std::chrono::milliseconds(500));
   while (!pending->reply && !gone()) {
     if (co_await changed.wait(patience)) continue;

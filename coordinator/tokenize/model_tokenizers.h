@@ -1,5 +1,5 @@
-// The tokenizers of all models that have one, for coroutines: a request waits, and holds up no other.
-// All on the thread that runs them, but for create().
+// The tokenizers of all models that have one, for coroutines: a waiting request does not hold up
+// the others. Everything but create() is called on the thread that runs the coroutines.
 #pragma once
 
 #include <functional>
@@ -22,23 +22,23 @@ class ModelTokenizers {
   // Starts them. An error names the file that cannot be used.
   Result<void> create(const TokenizerSettings& settings);
 
-  // Null where the model has none.
+  // Null if the model has no tokenizer.
   tokenizer::Tokenizer* find(const std::string& model) const;
   Duration timeout() const { return timeout_; }
 
-  // The reply of the model's tokenizer, which there must be. `changed` wakes this coroutine; when it
-  // does and `gone()`, nobody waits for the reply any more: kCancelled. `deadline`: for waiting. A process
-  // has timeout() and is given up then.
+  // The reply of the model's tokenizer, which must exist. `changed` wakes this coroutine; if
+  // `gone()` is true then, nobody waits for the reply any more: kCancelled. `deadline`: for
+  // waiting. A process gets timeout() to reply and is then given up.
   awaitable<Result<tokenizer::Frame>> ask(const std::string& model, tokenizer::Frame request,
                                           Deadline deadline, Notifier& changed,
                                           std::function<bool()> gone,
                                           tokenizer::Turn turn = tokenizer::Turn::kLast);
 
-  // How long a text took, and how it ended.
+  // Records how long a text took and whether it succeeded.
   void observe(const std::string& model, Duration took, bool ok);
   // To be called before the registry is rendered.
   void update_metrics();
-  // {"MODEL": {"ready": 2, "processes": 2, "replaced": 0}, ...}; "" where there are none.
+  // {"MODEL": {"ready": 2, "processes": 2, "replaced": 0}, ...}; "" if there are no tokenizers.
   std::string health_json() const;
 
  private:
