@@ -45,7 +45,7 @@ Result<KernelCosts> costs_of(worker::RankRuntime& runtime, int64_t num_tokens,
 std::vector<HeadPattern> widest_of(const std::vector<Ladder>& ladders) {
   std::vector<HeadPattern> widest;
   for (const Ladder& ladder : ladders) {
-    // Of vertical-slash the widest columns and the widest slashes are both on the last rung.
+    // For vertical-slash, the last rung has both the widest columns and the widest slashes.
     widest.push_back(ladder.back());
   }
   return widest;
@@ -63,7 +63,7 @@ class Passes {
     for (const auto& prompt : prompts) total_ += 2 * work_of(prompt);
   }
 
-  // A dense prefill of each prompt, with a look at each of its layers.
+  // A dense prefill of each prompt, which looks at each of its layers.
   Result<void> run(const Look& look) {
     for (const auto& prompt : prompts_) {
       MR_RETURN_IF_ERROR(run_prompt(prompt, look));
@@ -93,7 +93,7 @@ class Passes {
       done_ += work_of(prompt) / dense_.num_layers();
       if (progress_) progress_(done_ / total_);
     };
-    // What went wrong in a layer ends the prompt with it.
+    // An error in a layer ends the prompt with that error.
     const auto at_boundary = [&](const worker::LayerReport&) { return looked; };
     const auto result = runtime_.engine().prefill(
         {.token_ids = prompt, .plan = &dense_, .index_tap = tap, .at_boundary = at_boundary},

@@ -1,8 +1,8 @@
-// The pattern search over a user's prompts: two passes of dense prefill through the engine, each
-// layer's Q, K and V looked at on the way.
+// The pattern search over a user's prompts: two passes of dense prefill through the engine, with
+// each layer's Q, K and V examined on the way.
 //
-// A prompt's time is that of two dense prefills and, for each ladder, some seven indices and one
-// attention a layer. Memory besides that of a prefill: LayerTrial's, for the longest prompt.
+// A prompt takes the time of two dense prefills and, for each ladder, of some seven indices and one
+// attention a layer. Memory in addition to that of a prefill: LayerTrial's, for the longest prompt.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct CalibrationOptions {
   SearchOptions search;
   std::vector<Pattern> patterns{std::begin(kSearchedPatterns), std::end(kSearchedPatterns)};
   std::optional<KernelCosts> costs;  // none: measured
-  // Told now and then how far it is, of 1. May be empty.
+  // Called from time to time with the progress as a fraction of 1. May be empty.
   std::function<void(double done)> progress;
 };
 
@@ -31,8 +31,8 @@ struct Calibration {
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   std::vector<HeadChoice> heads;  // [layers, query heads]
-  // [layers] the sliding window, 0: none. Heads of a layer that has one are dense and not searched:
-  // they attend to their window whatever a plan says.
+  // [layers] the sliding window, 0: none. Heads of a layer with a window are dense and not
+  // searched: they attend to their window whatever a plan says.
   std::vector<int64_t> windows;
 
   const HeadChoice& at(int32_t layer, int32_t head) const {
@@ -41,15 +41,15 @@ struct Calibration {
   model::HeadPlan plan() const;
 };
 
-// A file of prompts as millrace-batch takes them; ids and what else a line has are not looked at.
-// Errors name the file and the line: kInvalidArgument where it is no prompt for this model, has no
-// row that a plan could make sparse, or the file has no prompt; kTooLarge where it is longer than
-// `limits` say.
+// Reads a file of prompts in millrace-batch's format; ids and other fields of a line are ignored.
+// Errors name the file and the line. kInvalidArgument: a line is not a prompt for this model, has
+// no row that a plan could make sparse, or the file has no prompt. kTooLarge: a prompt is longer
+// than `limits` allow.
 Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
                                                        const worker::PromptLimits& limits);
 
-// On one rank. `prompts`: read_prompts'. kInvalidArgument where `options.costs` are of layers of
-// another shape; kUnsupported where every layer has a sliding window.
+// Runs on one rank. `prompts`: from read_prompts. kInvalidArgument where `options.costs` are for
+// layers of another shape; kUnsupported where every layer has a sliding window.
 Result<Calibration> calibrate(worker::RankRuntime& runtime,
                               const std::vector<std::vector<int32_t>>& prompts,
                               const CalibrationOptions& options);

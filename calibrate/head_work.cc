@@ -66,7 +66,7 @@ double finding_cost(const KernelCosts& costs, const HeadPattern& pattern, double
 double time_share(const KernelCosts& costs, const HeadPattern& pattern, const HeadWork& work,
                   const HeadWork& dense) {
   const auto causal_blocks = static_cast<double>(dense.dense_blocks);
-  // A row tile of every page: blocks number pages (pages + 1) / 2.
+  // Each page has a row tile, so there are pages (pages + 1) / 2 blocks.
   const double num_pages = (std::sqrt(8 * causal_blocks + 1) - 1) / 2;
   const double attention = static_cast<double>(work.dense_blocks) +
                            costs.listed_block * static_cast<double>(work.listed_blocks) +

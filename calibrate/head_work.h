@@ -11,7 +11,7 @@
 
 namespace millrace::calibrate {
 
-// Blocks are of 64 rows x 64 keys; a part of one counts as a whole one, as kernels compute it
+// Blocks are 64 rows x 64 keys. A partial block counts as a whole one, as kernels compute it
 // (MInference's "kernel-aware": a diagonal alone costs a block's width).
 struct HeadWork {
   int64_t dense_blocks = 0;     // of row tiles that run densely
@@ -22,15 +22,15 @@ struct HeadWork {
   bool operator==(const HeadWork&) const = default;
 };
 
-// `tiles`: all of the prompt, in order; tile i has local number i. Lists in host memory.
+// `tiles`: all tiles of the prompt, in order; tile i has local number i. Lists are in host memory.
 HeadWork count_work(const kernels::HeadIndex& head, std::span<const kernels::RowTile> tiles,
                     int64_t num_tokens);
 
-// Of a head that runs densely.
+// The work of a head that runs densely.
 HeadWork dense_work(std::span<const kernels::RowTile> tiles);
 
-// Finding the lists and attending by them, as a share of dense attention's time for the same head.
-// `dense`: dense_work of the same tiles.
+// The time to find the lists and attend by them, as a share of the same head's time with dense
+// attention. `dense`: dense_work of the same tiles.
 double time_share(const KernelCosts& costs, const HeadPattern& pattern, const HeadWork& work,
                   const HeadWork& dense);
 

@@ -16,7 +16,7 @@ namespace json = boost::json;
 
 constexpr int kMaxDepth = 4;
 
-// A ratio beyond these is a slip: no kernel is a million times faster than another.
+// A ratio beyond these is an error: no kernel is a million times faster than another.
 constexpr double kLeastCost = 1e-6;
 constexpr double kMostCost = 1e6;
 

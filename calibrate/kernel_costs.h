@@ -1,11 +1,12 @@
-// What kernels take on a device, in units of one block of dense attention: 64 rows x 64 keys of one
-// query head. Makes a pattern's time comparable with another's before either is chosen.
+// What kernels cost on a device, in units of one block of dense attention: 64 rows x 64 keys of one
+// query head. Makes the times of patterns comparable before one is chosen.
 //
-// Why a model and not each candidate's own time: a time read from a clock differs from run to run,
-// and with it the plan. Here a few ratios are measured once, each from whole layers of random
-// vectors (measure_costs.h), and rounded to steps of 2^(1/4), 19 %: wider than what a quiet machine
-// measures from run to run. A candidate's time is then counted, from the blocks and gathers of its
-// real index. So a plan follows from model, prompts, options and these five numbers, which a file
+// Why a cost model instead of each candidate's measured time: a clock's times, and with them the
+// plan, differ from run to run. Here a few ratios are measured once, each from whole layers of
+// random vectors (measure_costs.h), and rounded to steps of 2^(1/4), 19 %, which is more than the
+// variation on a quiet machine from run to run. A candidate's time is then computed from the number
+// of blocks and gathers of its real index. So a plan follows from model, prompts, options and these
+// five numbers, which a file keeps: with the same file the plan is the same, byte for byte.
 // keeps: with the same file the plan is the same, byte for byte.
 #pragma once
 
@@ -18,7 +19,7 @@
 
 namespace millrace::calibrate {
 
-// The layer that costs are of.
+// The layer that the costs hold for.
 struct AttentionShape {
   int32_t num_query_heads = 0;
   int32_t num_kv_heads = 0;
@@ -41,7 +42,7 @@ struct KernelCosts {
   bool operator==(const KernelCosts&) const = default;
 };
 
-// The nearest power of 2^(1/4), of what is greater than 0, to four digits.
+// The power of 2^(1/4) nearest to `cost`, which must be greater than 0, to four digits.
 double rounded_cost(double cost);
 
 std::string costs_json(const KernelCosts& costs);

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kRungsPerOctave = 8;
 constexpr int kSharesPerOctave = 4;         // adaptive: of GAMMA, which moves the cost less
-constexpr int64_t kMostSelected = 1 << 16;  // of columns, slashes and pages, as plans may say
-constexpr int32_t kFewestColumns = 30;      // MInference forces as many
+constexpr int64_t kMostSelected = 1 << 16;  // of columns, slashes and pages: the limit of plans
+constexpr int32_t kFewestColumns = 30;      // MInference always keeps this many
 constexpr int32_t kSinks = 64;
 
 // Three digits: plans are read by people.
@@ -27,7 +27,7 @@ int32_t whole(double value) {
   return static_cast<int32_t>(std::lround(value));
 }
 
-// make(size) for sizes from `smallest` to `largest`, those of a ladder's rungs.
+// make(size) for the sizes of a ladder's rungs, from `smallest` to `largest`.
 Ladder ladder_of_sizes(double smallest, double largest,
                        const std::function<HeadPattern(double)>& make) {
   Ladder ladder;
@@ -76,7 +76,7 @@ void adaptive(std::vector<Ladder>& ladders) {
     far_mass.push_back(pattern);
     pattern.enough = share(0.8 + 0.1 * (octaves - std::log2(0.2)));
     both.push_back(pattern);
-    // What a row may lack is halved at every octave.
+    // The mass that a row may lack is halved at every octave.
     pattern.gamma = 1;
     pattern.enough = share(1 - std::exp2(-static_cast<double>(rung) / kSharesPerOctave));
     if (rung > 0) whole_mass.push_back(pattern);

@@ -4,7 +4,8 @@
 // its cost in the kernel is the target's ("ChangeSpace", Jiang et al. 2024, algorithm 1). Here the
 // steps are the rungs, eight to an octave (9 %), so that a candidate comes within about a tenth of
 // the budget from below.
-//   a-shape         64 sinks and a window; a quarter as many sinks as window (MInference: 1024, 4096)
+//   a-shape         64 sinks and a window; a quarter as many sinks as window (MInference: 1024,
+//                   4096)
 //   vertical-slash  columns to slashes as in MInference's table 7: 30 : any, 1 : 18, 1 : 3, 15 : 1;
 //                   and 1 : 1
 //   block-sparse    pages a row tile
@@ -21,15 +22,15 @@
 
 namespace millrace::calibrate {
 
-// Not empty; from the cheapest rung on, each costing about as much as the one before or more, no two
-// equal.
+// Not empty. Starts at the cheapest rung; each rung costs about as much as the one before or more,
+// and no two are equal.
 using Ladder = std::vector<HeadPattern>;
 
-// What a search may choose from.
+// The patterns that a search may choose from.
 inline constexpr Pattern kSearchedPatterns[] = {Pattern::kAShape, Pattern::kVerticalSlash,
                                                 Pattern::kBlockSparse, Pattern::kAdaptive};
 
-// Ladders of these patterns, up to what a prompt of num_tokens has.
+// Ladders of these patterns, up to the size of a prompt of num_tokens.
 std::vector<Ladder> make_ladders(std::span<const Pattern> patterns, int64_t num_tokens);
 
 }  // namespace millrace::calibrate

@@ -11,7 +11,7 @@ using kernels::IndexView;
 
 namespace {
 
-// Of a layer, whatever is tried on it: far beyond what one takes.
+// For one layer, whatever is tried on it: far more than a layer takes.
 constexpr std::chrono::minutes kLayerTimeout{60};
 
 model::HeadPlan plan_with_room(int32_t num_heads, std::span<const HeadPattern> widest) {
@@ -170,7 +170,7 @@ Result<IndexView> LayerTrial::host_index() {
     fetch(index.block_begin, block_begin_, heads * shape.num_tiles);
     fetch(index.blocks, blocks_, heads * shape.max_blocks);
   } else {
-    index.shape.num_tiles = 0;  // no head has any
+    index.shape.num_tiles = 0;  // no head has lists by tile
   }
   MR_RETURN_IF_ERROR(synchronize());
   return index;

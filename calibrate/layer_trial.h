@@ -1,9 +1,9 @@
 // Tries patterns on one layer's Q, K and V: finds each head's index as a prefill would, counts what
-// it computes, attends by it, and compares the head's output with dense attention's.
+// it computes, attends by it, and compares the head's output with that of dense attention.
 //
-// Of a device with one rank. Takes once, for all layers of a prompt: a layer's output on the device,
-// twice on the host (of 16-bit dtypes once as it is and twice as float32), and an index with room for any
-// candidate. One thread.
+// For a device with one rank. Memory, taken once for all layers of a prompt: a layer's output on
+// the device, the same twice on the host (for 16-bit dtypes once as it is and twice as float32),
+// and an index with room for any candidate. One thread.
 #pragma once
 
 #include <cstdint>
@@ -24,28 +24,29 @@ namespace millrace::calibrate {
 
 class LayerTrial {
  public:
-  // `alone`: a communicator of one rank; it and the device outlive the trial. No pattern tried later
-  // may need more room in an index than one of `widest`. kExhausted with the numbers.
+  // `alone`: a communicator of one rank; it and the device outlive the trial. No pattern tried
+  // later may need more room in an index than the patterns in `widest`. kExhausted, with the
+  // numbers.
   static Result<std::unique_ptr<LayerTrial>> create(kernels::Device& device,
                                                     comm::DeviceCommunicator& alone,
                                                     const AttentionShape& shape, int64_t num_tokens,
                                                     std::span<const HeadPattern> widest);
 
-  // The layer that the calls below are about, until the next take(): all rows in position order, in
-  // device memory that stays as it is. `sinks`: the layer's, as kernels::AttentionParams has them.
+  // Sets the layer for the calls below, until the next take(): all rows in position order, in
+  // device memory that does not change. `sinks`: the layer's, as in kernels::AttentionParams.
   // Attends densely.
   Result<void> take(const worker::LocalQueries& queries, const kernels::KvSlab& kv,
                     const float* sinks = nullptr);
 
-  // Finds the index: a pattern for each query head. Enqueued; so is attend().
+  // Finds the index for a pattern of each query head. Only enqueued, as is attend().
   Result<void> build(std::span<const HeadPattern> patterns);
   void attend();
 
-  // Of the index built last, by query head. Waits for the device.
+  // The work of the index built last, by query head. Waits for the device.
   Result<std::vector<HeadWork>> count();
-  // Of the output attended to last, by query head: the mean over rows of |out - dense| / |dense|,
-  // Euclidean norms over the head's elements, in double. Of the rows that do not run densely in any
-  // case; 0 where both are 0. Waits for the device.
+  // The error of the last attend(), by query head: the mean over rows of |out - dense| / |dense|,
+  // Euclidean norms over the head's elements, in double. Only of rows that do not always run
+  // densely; 0 where both are 0. Waits for the device.
   Result<std::vector<double>> errors();
 
   const std::vector<kernels::RowTile>& tiles() const { return tiles_; }
@@ -57,14 +58,14 @@ class LayerTrial {
   Result<void> allocate(comm::DeviceCommunicator& alone);
   Result<void> synchronize();
   Result<std::span<const float>> output();
-  // The index in host memory.
+  // The index in host memory, copied there if necessary.
   Result<kernels::IndexView> host_index();
 
   kernels::Device& device_;
   AttentionShape shape_;
   int64_t num_tokens_;
   std::vector<kernels::RowTile> tiles_;
-  // Layer 0 is what build() was given; the others are the widest patterns, for room.
+  // Layer 0 is what build() was given; the others hold the widest patterns, to reserve room.
   model::HeadPlan plan_;
   worker::LayerIndex index_;
   std::unique_ptr<worker::IndexBuilder> builder_;
@@ -75,9 +76,9 @@ class LayerTrial {
   kernels::HostBuffer out_on_host_;  // the same
   std::vector<float> widened_;       // the same, where it is not float32
   std::vector<float> dense_;         // the same, of dense attention
-  bool has_blocks_ = false;          // the index built last
+  bool has_blocks_ = false;          // of the index built last
 
-  // Where the device's memory is its own.
+  // Used where the device has memory of its own:
   std::vector<kernels::Band> bands_;
   std::vector<int32_t> num_bands_, columns_, num_columns_, block_count_, blocks_;
   std::vector<int64_t> block_begin_;

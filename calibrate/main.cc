@@ -1,7 +1,8 @@
 // millrace-calibrate: makes a head plan for a model from prompts of its user.
-//   millrace-calibrate patterns --model DIR --input prompts.jsonl --output plan.json [--time 0.25] ...
-// On one device, without a coordinator or mpirun. Exit status: 0 the plan is written; 2 it is not,
-// and what was at --output is as it was.
+//   millrace-calibrate patterns --model DIR --input prompts.jsonl --output plan.json
+//       [--time 0.25] ...
+// Runs on one device, without a coordinator or mpirun. Exit status: 0 the plan is written; 2 it is
+// not, and the previous file at --output is unchanged.
 
 #include <unistd.h>
 
@@ -122,7 +123,7 @@ Result<std::string> plan_text(const Calibration& calibration, PlanFormat format)
   return model::minference_plan_json(plan, scores);
 }
 
-// MInference's plans have no dense heads, which those of layers with sliding windows are.
+// MInference's plans have no dense heads, but heads of layers with sliding windows are dense.
 Result<void> check_format(PlanFormat format, const model::ModelConfig& config) {
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     if (format != PlanFormat::kMInference || config.window(layer) == 0) continue;

@@ -19,7 +19,7 @@ constexpr int64_t kMostTokensOnHost = 4096;
 constexpr int64_t kMostTokensOnGpu = 32'768;
 constexpr int64_t kFewestTokens = 2048;
 constexpr std::chrono::minutes kTimeout{10};
-// Of what noise would make nothing or less.
+// Used where noise would make the share zero or negative.
 constexpr double kLeastShare = 1e-3;
 
 // Room for Q, K and V of a layer and random values in them.
@@ -56,7 +56,7 @@ class RandomLayer {
   RandomLayer(const AttentionShape& shape, int64_t num_tokens)
       : shape_(shape), num_tokens_(num_tokens) {}
 
-  // In [-1, 1): what is computed does not change what it takes.
+  // In [-1, 1): the time does not depend on the values.
   static Result<kernels::DeviceBuffer> filled(Device& device, DType dtype, int64_t count) {
     MR_ASSIGN_OR_RETURN(auto buffer, device.allocate(count * dtype_bytes(dtype)));
     std::mt19937 random(1);
@@ -79,7 +79,7 @@ class RandomLayer {
   kernels::DeviceBuffer q_, k_, v_;
 };
 
-// Seconds that the device takes for what `enqueue` gives it, a head.
+// Seconds a head that the device takes for what `enqueue` gives it.
 template <typename Enqueue>
 Result<double> seconds_of(Device& device, int32_t num_heads, Enqueue&& enqueue) {
   double least_s = 0;
@@ -109,7 +109,7 @@ class Measurement {
       return {};
     });
   }
-  // Mean of the heads, of the lists found last.
+  // Mean over the heads, for the lists found last.
   Result<std::array<double, 3>> work() {
     MR_ASSIGN_OR_RETURN(const auto heads, trial_.count());
     std::array<double, 3> mean{};

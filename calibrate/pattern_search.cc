@@ -51,7 +51,7 @@ std::vector<HeadPattern> PatternSearch::patterns_at(const Ladder& ladder,
   return patterns;
 }
 
-// All heads bisect at once: an index is of all heads.
+// All heads bisect at once, because an index covers all heads.
 Result<std::vector<int32_t>> PatternSearch::highest_within_budget(const Ladder& ladder,
                                                                   LayerTrial& trial) const {
   const auto heads = static_cast<size_t>(num_heads_);
@@ -125,7 +125,7 @@ Result<void> PatternSearch::compare(int32_t layer, LayerTrial& trial) {
 
 HeadChoice PatternSearch::choose(int32_t layer, int32_t head) const {
   const auto num_prompts = static_cast<double>(num_compared_[static_cast<size_t>(layer)]);
-  HeadChoice best;  // dense: what is left where nothing is within the budget, or it is everything
+  HeadChoice best;  // dense: used where nothing, or everything, is within the budget
   bool found = options_.time >= 1;
   for (size_t ladder = 0; ladder < ladders_.size(); ++ladder) {
     const Candidate& tried = candidate(layer, ladder, head);

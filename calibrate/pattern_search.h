@@ -1,14 +1,15 @@
-// MInference's kernel-aware search, over all layers and heads of a model: of patterns that take the
-// same time, the one with the least error of the head's output.
+// MInference's kernel-aware search, over all layers and heads of a model: among patterns that take
+// the same time, it chooses the one with the least error of the head's output.
 //
-// In two looks at each layer of each prompt, because a budget holds for all prompts:
-//   fit      of each ladder, the highest rung whose time is within the budget, by bisection over real
-//            indices. Afterwards the rung of a head is the mean over the prompts, rounded down; on
-//            prompts that differ much its time may come out somewhat beside the budget.
+// Looks at each layer of each prompt twice, because a budget holds for all prompts:
+//   fit      finds for each ladder the highest rung whose time is within the budget, by bisection
+//            over real indices. Afterwards the rung of a head is the mean over the prompts, rounded
+//            down; if prompts differ much, its time may deviate somewhat from the budget.
 //   compare  at that rung: time, density, error.
-// A ladder whose lowest rung is too slow on some prompt is no candidate for that head. Equal errors:
-// the faster one, then the ladder that comes first. Heads of a layer that is never looked at run
-// densely. No clocks and no random numbers: the same prompts and costs give the same choices.
+// A ladder whose lowest rung is too slow on some prompt is not a candidate for that head. Among
+// equal errors the faster pattern wins, then the earlier ladder. Heads of a layer that is never
+// looked at run densely. There are no clocks and no random numbers: the same prompts and costs give
+// the same choices.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct SearchOptions {
       -1;  // heads whose least error is larger run densely; negative: any error is fine
 };
 
-// What was chosen for a head; means over the prompts.
+// The choice for a head; means over the prompts.
 struct HeadChoice {
   HeadPattern pattern;
   double time = 1;     // share of dense attention's
@@ -40,18 +41,19 @@ struct HeadChoice {
 
 class PatternSearch {
  public:
-  // `dense_cost`: of the device, by which a prefill runs heads densely whose lists would not pay
-  // (plan/plan_for_length.h). At least one ladder.
+  // `dense_cost`: of the device; by it, a prefill runs heads densely whose lists would not pay off
+  // (plan/plan_for_length.h). Requires at least one ladder.
   PatternSearch(const SearchOptions& options, std::vector<Ladder> ladders, const KernelCosts& costs,
                 const kernels::SparseCost& dense_cost, int32_t num_layers, int32_t num_heads);
 
-  // With each layer of each prompt, taken by the trial.
+  // Call fit() for each layer of each prompt, taken by the trial; then settle() once; then
+  // compare() likewise.
   Result<void> fit(int32_t layer, LayerTrial& trial);
-  // Once, between the two.
+  // Fixes the rungs.
   void settle();
   Result<void> compare(int32_t layer, LayerTrial& trial);
 
-  // Of a head; after compare().
+  // The choice for a head; after compare().
   HeadChoice choose(int32_t layer, int32_t head) const;
 
   const std::vector<Ladder>& ladders() const { return ladders_; }
@@ -59,7 +61,7 @@ class PatternSearch {
  private:
   static constexpr int32_t kNone = -1;  // no rung is within the budget
 
-  // Of a ladder and a head.
+  // A candidate is a ladder for a head.
   struct Candidate {
     int64_t rungs = 0;     // sum over prompts
     bool fits = true;      // on all of them
@@ -68,7 +70,7 @@ class PatternSearch {
     double density = 0;
     double error = 0;
   };
-  // A head at a rung; the ladder's lowest where it is kNone.
+  // The pattern of each head at its rung; at the ladder's lowest rung where that is kNone.
   std::vector<HeadPattern> patterns_at(const Ladder& ladder, std::span<const int32_t> rungs) const;
   Result<std::vector<int32_t>> highest_within_budget(const Ladder& ladder, LayerTrial& trial) const;
   double share_of(const HeadPattern& pattern, const HeadWork& work, const LayerTrial& trial) const;
@@ -81,7 +83,7 @@ class PatternSearch {
   kernels::SparseCost dense_cost_;
   int32_t num_heads_;
   std::vector<Candidate> candidates_;  // [layers, ladders, heads]
-  // [layers] prompts that a layer was looked at with.
+  // [layers] how many prompts a layer was looked at with.
   std::vector<int64_t> num_fitted_, num_compared_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array kColumns{Pattern::kDense, Pattern::kAShape, Pattern::kVerticalSlash,
                               Pattern::kBlockSparse, Pattern::kAdaptive};
 
-// Of a layer, or of several.
+// Totals of one layer or of several.
 struct Row {
   std::array<int, kColumns.size()> heads{};
   double time = 0, density = 0, error = 0, worst = 0;

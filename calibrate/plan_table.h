@@ -1,4 +1,4 @@
-// What a calibration chose, for people.
+// A human-readable table of what a calibration chose.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace millrace::calibrate {
 
-// A line a layer: heads by pattern, mean time, density and error, and the largest error, or the
-// layer's sliding window; then one of all layers without a window.
+// One line a layer: heads by pattern, mean time, density and error, and the largest error; or the
+// layer's sliding window. Then one line for all layers without a window.
 std::string plan_table(const Calibration& calibration);
 
 }  // namespace millrace::calibrate

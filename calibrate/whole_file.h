@@ -1,4 +1,4 @@
-// A file that others see whole or not at all.
+// Writes a file that others see complete or not at all.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace millrace::calibrate {
 
-// Whether `path` can be written, found out before the work whose result goes there: its directory
-// takes new files, and it is no directory itself. kIo with the path.
+// Whether `path` can be written, checked before the work whose result goes there: its directory
+// accepts new files, and it is not a directory itself. kIo with the path.
 Result<void> check_writable(const std::string& path);
 
-// Writes to PATH.tmp beside it and renames: what was there stays until the new text is whole and on
-// the disk. kIo with the path; PATH.tmp is then gone.
+// Writes to PATH.tmp next to it and renames: the old file stays until the new text is complete and
+// on disk. kIo with the path; PATH.tmp is then removed.
 Result<void> write_whole(const std::string& path, std::string_view text);
 
 }  // namespace millrace::calibrate

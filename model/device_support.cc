@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kOnCpu = "--device cpu";
 
-// What is wrong is said of fields of one file.
+// Builds the errors, all of which are about fields of one file.
 class Refusals {
  public:
   Refusals(const std::string& model, const ModelWeights& weights, const kernels::DeviceInfo& device)
@@ -35,7 +35,7 @@ class Refusals {
   }
 
  private:
-  // `what`: of the value, where more is to be said of it.
+  // `what`: about the value, where more needs to be said.
   template <typename Value>
   Error refusal(std::string_view field, const Value& value, std::string_view what,
                 std::string_view supported) const {
@@ -43,7 +43,7 @@ class Refusals {
                  file_, field, value, what.empty() ? "" : ", ", what, device_.name, supported);
   }
 
-  // What a rank has of a width.
+  // A rank's part of a width.
   std::string on_rank(int64_t own) const {
     if (weights_.tp.size == 1) return {};
     return fmt::format("{} on each of {} tensor-parallel ranks", own, weights_.tp.size);
@@ -67,7 +67,7 @@ class Refusals {
     return refusal("architectures", config_.architecture, "which has attention sinks", kOnCpu);
   }
 
-  // kClamped is of experts alone, which check_experts asks for.
+  // kClamped occurs only with experts, which check_experts checks.
   Result<void> check_activation() const {
     using Kind = kernels::Activation::Kind;
     if (config_.activation.kind != Kind::kGeluTanh || device_.all_activations) return {};
@@ -128,7 +128,7 @@ class Refusals {
     return {};
   }
 
-  // Of a rank's part of experts, of 16 bits or of 8.
+  // Checks a rank's part of the experts' width, for 16 or 8 bits.
   Result<void> check_expert_widths() const {
     const auto& experts = config_.experts;
     if (experts.num_experts == 0) return {};

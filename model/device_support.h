@@ -1,4 +1,4 @@
-// What a device does not compute of a model, said before its weights, which may be many, are read.
+// Reports what a device cannot compute of a model before the weights, which may be large, are read.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace millrace::model {
 
-// `weights`: all that is known before the weights themselves. `model`: as of load_model_weights.
-// kUnsupported: names the file, the field, its value and what the device takes.
+// `weights`: everything that is known before the weights themselves. `model`: as in
+// load_model_weights. kUnsupported names the file, the field, its value and what the device
+// supports.
 Result<void> check_device(const std::string& model, const ModelWeights& weights,
                           const kernels::DeviceInfo& device);
 

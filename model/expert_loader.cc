@@ -7,7 +7,7 @@ namespace millrace::model {
 
 namespace {
 
-// Number `number` of `count` equal tensors [rows, cols] that lie one behind the other.
+// Number `number` of `count` equal tensors [rows, cols] that are consecutive in `all`.
 TensorSlice part_of(const Tensor& all, int64_t number, int64_t count, int64_t rows, int64_t cols) {
   Tensor part = all;
   part.shape = {rows, cols};
@@ -20,7 +20,7 @@ TensorSlice part_of(const Tensor& all, int64_t number, int64_t count, int64_t ro
   return TensorSlice::whole(std::move(part));
 }
 
-// gate and up of each expert, which lie by turns, one below the other.
+// gate and up of each expert, which alternate, one below the other.
 std::vector<TensorSlice> unravel(const std::vector<TensorSlice>& experts, int64_t first,
                                  int64_t count) {
   std::vector<TensorSlice> parts;
@@ -172,12 +172,12 @@ Result<std::vector<TensorSlice>> ExpertLoader::matrices(const std::string& name,
   return experts;
 }
 
-// Of each expert `count` numbers, a column.
+// A column of `count` numbers for each expert.
 Result<std::vector<TensorSlice>> ExpertLoader::vectors(const std::string& name,
                                                        int64_t count) const {
   const int64_t num_experts = weights_->config.experts.num_experts;
   const std::array shape{num_experts, count};
-  // Those of routers are one for each expert, and the tensor has no second dimension.
+  // Routers have one number for each expert, and the tensor has no second dimension.
   MR_ASSIGN_OR_RETURN(const auto all,
                       tensors_->find(name, std::span(shape).first(count == 1 ? 1 : 2)));
   std::vector<TensorSlice> experts;

@@ -1,6 +1,6 @@
-// Puts the mixture of experts of a layer together, as WeightLoader does the rest: a rank's part of all
-// experts, one below the other. In 8-bit floats where the model is quantised, but for gpt-oss's, whose
-// products have biases.
+// Loads a layer's mixture of experts, as WeightLoader loads the rest: a rank's part of all experts,
+// stacked. In 8-bit floats where the model is quantised, except gpt-oss's experts, whose products
+// have biases.
 #pragma once
 
 #include <string>
@@ -13,13 +13,14 @@
 
 namespace millrace::model {
 
-// `tensors`, `uploader` and `weights`, whose config and shard are known, outlive it.
+// `tensors`, `uploader` and `weights`, whose config and shard are already set, outlive it.
 class ExpertLoader {
  public:
   ExpertLoader(const TensorSource& tensors, WeightUploader& uploader, const ModelWeights& weights)
       : tensors_(&tensors), uploader_(&uploader), weights_(&weights) {}
 
-  // `prefix`: of the layer's tensors. Fills experts and shared_expert. Errors as load_model_weights.
+  // `prefix`: of the layer's tensors. Fills experts and shared_expert. Errors as in
+  // load_model_weights.
   Result<void> load(const std::string& prefix, LayerWeights& layer);
 
  private:
@@ -29,7 +30,7 @@ class ExpertLoader {
     const char *gate, *up, *down;
   };
 
-  // The part of an expert's width `all` that is this rank's.
+  // This rank's part of an expert's width `all`.
   struct Share {
     int64_t first = 0;
     int64_t count = 0;
@@ -41,7 +42,8 @@ class ExpertLoader {
   Result<void> load_separate(const std::string& prefix, LayerWeights& layer);
   Result<void> stack(const Names& names, int64_t all, ExpertWeights& experts);
   Result<void> load_together(const std::string& prefix, ExpertWeights& experts);
-  // Of each expert the matrix [rows, cols] that multiplies, from a tensor of all of them.
+  // The matrix [rows, cols] of each expert, in the form that products use, from a tensor of all
+  // experts.
   Result<std::vector<TensorSlice>> matrices(const std::string& name, int64_t rows,
                                             int64_t cols) const;
   Result<std::vector<TensorSlice>> vectors(const std::string& name, int64_t count) const;

@@ -11,8 +11,8 @@ namespace millrace::model {
 
 namespace {
 
-// What a model of before had not is said only of those that have it, so that older fingerprints
-// stay.
+// Facts that earlier models did not have are included only for models that have them, so that older
+// fingerprints do not change.
 std::string facts_of(const ModelConfig& config) {
   std::string facts =
       fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", config.architecture, config.num_layers,

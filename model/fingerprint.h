@@ -1,4 +1,4 @@
-// What tells a model from another: caches of one are noise to the other.
+// Distinguishes one model from another: a cache of one is noise to the other.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace millrace::model {
 
-// 16 hex digits of a checksum over the numbers of the config that change K and V, and the
-// fingerprint of the tensors. Not over names of directories or files. Against mistakes, not against
-// forgery.
+// 16 hex digits of a checksum over the numbers of the config that affect K and V, and the
+// fingerprint of the tensors. Names of directories and files are not part of it. Protects against
+// mistakes, not against forgery.
 std::string fingerprint(const ModelConfig& config, const TensorSource& tensors);
 
 }  // namespace millrace::model

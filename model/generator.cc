@@ -107,7 +107,7 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
   const int32_t head_dim = weights_->config.head_dim;
   const int64_t part_size = int64_t{heads} * (head_dim + 1);
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  // The new tokens are on every rank; one of them counts them.
+  // The new tokens are on every rank; only one rank counts them.
   const int64_t own_parts = 2;
   const auto part = [&](const kernels::KvSlab& slab, float* out) {
     device_->decode_attention({.q = q_.as<float>(),
@@ -117,7 +117,7 @@ Result<void> Generator::attend(const GenerateRequest& request, int32_t layer, in
                                .out = out,
                                .lse = out + int64_t{heads} * head_dim});
   };
-  // In a layer with a window the token sees no tokens before this one.
+  // In a layer with a window, the token sees no tokens before this one.
   const int32_t window = weights_->config.window(layer);
   const int64_t first_seen =
       window == 0 ? 0 : std::max<int64_t>(request.num_prompt_tokens + num_new - int64_t{window}, 0);

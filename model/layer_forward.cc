@@ -35,7 +35,7 @@ Result<LayerForward> LayerForward::create(kernels::Device& device, const ModelWe
   const int64_t element = dtype_bytes(weights.compute_dtype);
   const int64_t qkv_width =
       int64_t{shard.num_query_heads + 2 * shard.num_kv_heads} * weights.config.head_dim;
-  // What a product leaves for an operation to read: Q, K and V, then gate and up if need be.
+  // Room for a product's result that an operation reads: Q, K and V, later gate and up if needed.
   int64_t projected_row = qkv_width * dtype_bytes(forward.projection_dtype_);
   const int64_t widest = std::max({shard.ffn_size, shard.expert_ffn_size, shard.shared_ffn_size});
   const int64_t products = device.info().fuses_swiglu ? 0 : widest;
@@ -199,7 +199,7 @@ Result<void> LayerForward::project(const QkvHeads& heads, int32_t layer, const f
         {.a = normed(num_rows), .b = rows_of(w.qkv, first, width), .bias = bias, .c = projected});
   }
   MR_RETURN_IF_ERROR(sum_squares(heads, num_rows, sum_over_tp));
-  // Of all ranks: a kv head counts as often as ranks have it, in the sum and here.
+  // Over all ranks: a kv head counts once for each rank that has it, in the sum and here.
   const auto& shard = weights_->shard;
   const int64_t all_elements = int64_t{weights_->tp.size} * config.head_dim;
   device_->rope_qkv({.qkv = projected_.data(),
@@ -311,7 +311,7 @@ void LayerForward::add_sum(const float* norm, float* sum, int64_t num_rows, floa
   device_->add({.x = hidden, .y = sum, .count = num_rows * width});
 }
 
-// The router reads the rows as they are; experts of 8 bits read them quantised, once for all.
+// The router reads the rows as they are; experts in 8 bits read them quantised, once for all.
 void LayerForward::run_mixture(const LayerWeights& layer, int64_t num_rows, float* out,
                                bool accumulate) {
   const auto& shared = layer.shared_expert;

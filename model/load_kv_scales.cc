@@ -21,10 +21,11 @@ using Names = std::array<std::string_view, 3>;
 constexpr Names kKeyNames{"k_scale", "attn.k_scale", "k_proj.k_scale"};
 constexpr Names kValueNames{"v_scale", "attn.v_scale", "v_proj.v_scale"};
 
-// Of a layer: one, or one for each kv head.
+// A layer's scales: one, or one for each kv head.
 using LayerScales = std::vector<float>;
 
-// A scalar may be stored with one dimension, and those of heads with more, as they are multiplied.
+// A scalar may be stored with one dimension, and the scales of heads with more, in the shape used
+// for multiplication.
 Result<Tensor> find_scales(const Checkpoint& checkpoint, const std::string& name,
                            int32_t num_heads) {
   const std::array<std::vector<int64_t>, 5> shapes{
@@ -69,7 +70,7 @@ Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& con
   if (is_synthetic_model(model)) return KvScales(static_cast<size_t>(config.num_layers));
   MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model));
   std::vector<LayerScales> keys, values;
-  size_t num_heads = 1;  // with scales of their own, in any layer
+  size_t num_heads = 1;  // that have scales of their own, in any layer
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     MR_ASSIGN_OR_RETURN(auto k, find_layer(checkpoint, layer, config.num_kv_heads, kKeyNames));
     MR_ASSIGN_OR_RETURN(auto v, find_layer(checkpoint, layer, config.num_kv_heads, kValueNames));

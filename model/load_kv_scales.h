@@ -1,4 +1,4 @@
-// The scales that a checkpoint states for a KV cache in 8-bit floats.
+// The scales that a checkpoint gives for a KV cache in 8-bit floats.
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace millrace::model {
 
-// Of each layer, K and V apart, the scalar that the checkpoint has under the first of these names behind
-// `model.layers.N.self_attn.`, as their makers write them (read from llm-compressor, ModelOpt and from
-// vLLM's maybe_remap_kv_scale_name):
+// For each layer, and separately for K and V: the scale, or one scale for each kv head, under the
+// first of these names that the checkpoint has after `model.layers.N.self_attn.`. The names are those that the tools write (read
+// from llm-compressor, ModelOpt and from vLLM's maybe_remap_kv_scale_name):
 //   k_scale, v_scale                 compressed-tensors
 //   attn.k_scale, attn.v_scale       vLLM's own
 //   k_proj.k_scale, v_proj.v_scale   ModelOpt
-// 1 where there is none, and of a synthetic model. kUnsupported: scales by head or channel, or in 8
-// bits; kInvalidArgument: a number that is no scale (common/pages/kv_scales.h). Both name the tensor.
+// 1 where there is none, and for a synthetic model. kUnsupported: scales by channel, or in 8 bits.
+// kInvalidArgument: a number that is not a valid scale (common/pages/kv_scales.h). Both name the
+// tensor.
 Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config);
 
 }  // namespace millrace::model

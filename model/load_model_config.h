@@ -1,4 +1,4 @@
-// The config of what `--model` names: a directory, or a synthetic model.
+// The config of what `--model` names: a directory or a synthetic model.
 #pragma once
 
 #include <string>

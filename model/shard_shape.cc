@@ -17,7 +17,7 @@ bool divides_heads(const ModelConfig& config, int32_t size) {
   return config.num_query_heads % size == 0 && kv_fit;
 }
 
-// The width of MLPs, as config.json has it, that `size` ranks cannot share; empty where they can.
+// The MLP width, as config.json has it, that `size` ranks cannot share; empty where they can.
 std::string undivided_width(const ModelConfig& config, int32_t size) {
   const auto& experts = config.experts;
   const std::array<std::pair<std::string_view, int32_t>, 3> widths{

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 
-// Of the norms besides input_layernorm; null: none.
+// The norms besides input_layernorm; null: none.
 struct NormNames {
   const char *post_attention, *mlp, *post_mlp;
 };
@@ -108,7 +108,7 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(name, std::array{count}));
     return TensorSlice::whole(std::move(tensor));
   }
-  // The weights of a norm as the model's arithmetic has them, times `scale`.
+  // The weights of a norm in the form that the arithmetic uses, times `scale`.
   Result<const float*> norm(const std::string& name, int64_t count, double scale = 1) {
     MR_ASSIGN_OR_RETURN(const auto weight, vector(name, count));
     return norm_of(weight, scale);
@@ -170,7 +170,7 @@ class WeightLoader {
     return {};
   }
 
-  // Rows of a tensor, where they already are if possible.
+  // Rows of a tensor, used in the mapped file if possible.
   Result<kernels::ConstMatrix> place(const Tensor& tensor, int64_t first_row, int64_t num_rows,
                                      DType dtype) {
     const auto slice = TensorSlice::whole(tensor).rows(first_row, num_rows);
@@ -181,7 +181,7 @@ class WeightLoader {
     return view;
   }
 
-  // Into `wide` or `float8`, as the layer is quantised.
+  // Into `wide` or `float8`, depending on whether the layer is quantised.
   Result<void> stack_linear(std::span<const TensorSlice> slices, kernels::ConstMatrix& wide,
                             kernels::ConstFloat8Matrix& float8) {
     if (is_float8_) {
@@ -227,7 +227,7 @@ class WeightLoader {
         {'v', config_->num_kv_heads, shard_->first_kv_head, shard_->num_kv_heads},
     }};
     const int64_t fused_rows = (config_->num_query_heads + 2 * config_->num_kv_heads) * head_dim();
-    int64_t fused_first = 0;  // of the projection in a tensor of all three
+    int64_t fused_first = 0;  // first row of the projection in the fused tensor
     std::vector<TensorSlice> weights, biases;
     for (const auto& [name, num_heads, first_head, shard_heads] : projections) {
       const auto tensor = fmt::format("{}{}_proj.", attention, name);
@@ -268,8 +268,9 @@ class WeightLoader {
     return {};
   }
 
-  // Wherever there is one: gpt-oss has it, Llama where attention_bias says so; Qwen models rewritten as
-  // Llama have one of zeros. The ranks' products sum, and one of them has the bias.
+  // Loaded wherever it exists: gpt-oss has it, Llama has it where attention_bias says so, and Qwen
+  // models converted to Llama have one of zeros. The ranks' products are summed, so only one rank
+  // has the bias.
   Result<void> load_output_bias(const std::string& name, LayerWeights& layer) {
     if (!tensors_->contains(name)) return {};
     MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
@@ -310,8 +311,8 @@ class WeightLoader {
   kernels::DeviceInfo device_;
   WeightUploader uploader_;
   ExpertLoader experts_;
-  bool is_float8_ = false;      // the layer at hand, but for its experts and the next
-  bool qkv_is_float8_ = false;  // its Q, K and V
+  bool is_float8_ = false;      // the current layer, except its experts and Q, K, V
+  bool qkv_is_float8_ = false;  // Q, K and V of the current layer
 };
 
 Result<std::unique_ptr<TensorSource>> open_tensors(const std::string& model,
@@ -343,7 +344,8 @@ bool quantizes_qkv(Quantization quantization, int32_t layer, int32_t num_layers)
 }
 
 std::string arithmetic_name(const Arithmetic& arithmetic) {
-  // One more whenever other products are quantised, or otherwise: K and V that were kept before are not found then.
+  // Increase when other products are quantised, or in another way: K and V kept before are then not
+  // found.
   constexpr int kQuantizationVersion = 2;
   std::string name(dtype_name(arithmetic.dtype));
   if (arithmetic.quantization == Quantization::kNone) return name;

@@ -5,10 +5,11 @@
 // heads, kv heads are replicated: rank r holds kv head r * num_kv_heads / tp. A rank reads only its
 // slices from the mapped files.
 //
-// Experts are split by width as an MLP is: every rank has a part of all of them. Split by number,
-// ranks would wait for the one whose experts most tokens chose, and a token's sum would need an
-// exchange of rows before and after; so the sum over tp that an MLP needs is all there is. What it
-// costs: products of an expert are narrower, and each rank computes the whole router.
+// Experts are split by width, as an MLP is: every rank has a part of every expert. If they were
+// split by number, ranks would wait for the one whose experts most tokens chose, and a token's sum
+// would need an exchange of rows before and after. This way the only communication is the sum over
+// tp that an MLP needs. The cost: an expert's products are narrower, and each rank computes the
+// whole router.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,7 @@ struct TensorParallel {
   int32_t size = 1;
 };
 
-// What a rank holds of the heads and widths.
+// The heads and widths that a rank holds.
 struct ShardShape {
   int32_t num_query_heads = 0;
   int32_t first_query_head = 0;
@@ -41,16 +42,16 @@ struct ShardShape {
   int32_t vocab_end = 0;
 };
 
-// kUnsupported when heads or widths do not divide: names the field and the sizes that
-// work. (Vocabulary: any; the last rank holds fewer rows.)
+// kUnsupported when heads or widths do not divide: names the field and the sizes that work. The
+// vocabulary need not divide; the last rank holds fewer rows.
 Result<ShardShape> shard_shape(const ModelConfig& config, TensorParallel tp);
 
-// Both matrices of experts, of the shapes that ExpertWeights says.
+// Both matrices of experts, in the shapes given in ExpertWeights.
 struct Float8ExpertWeights {
   kernels::ConstFloat8Matrix gate_up, down;
 };
 
-// Experts that lie one below the other, in device memory.
+// Stacked experts, in device memory.
 struct ExpertWeights {
   int32_t num_experts = 0;  // 0: the layer has none
   int32_t experts_per_token = 0;
@@ -61,7 +62,7 @@ struct ExpertWeights {
   float weight_factor = 1;
   kernels::ConstMatrix gate_up;  // [num_experts * 2 * ffn of this rank, hidden]
   kernels::ConstMatrix down;     // [num_experts * hidden, ffn of this rank]
-  // In place of the two where the model is quantised and these experts are.
+  // Replaces the two above where the model is quantised and these experts are too.
   Float8ExpertWeights float8;
   const float* gate_up_bias = nullptr;  // [num_experts * 2 * ffn of this rank] or null
   const float* down_bias = nullptr;     // [num_experts * hidden], of the first rank, or null
@@ -69,27 +70,29 @@ struct ExpertWeights {
   bool quantized() const { return float8.gate_up.data != nullptr; }
 };
 
-// What products of linear layers are computed in.
+// The precision of the products of linear layers.
 enum class Quantization {
   kNone,  // the compute dtype
-  // 8-bit floats, weights scaled by output channel and activations by token. Not in the last layer, experts
-  // apart: nothing comes after it that would correct it, so it alone makes a quarter of the logits' divergence, and its
-  // products are of rows with logits, but for K and V. And not Q, K and V of the third quarter of the layers: heads
-  // that look up what they copy compare them, and rounding these costs a small model 2 points of copies; elsewhere it
-  // costs it none (docs/notebook/float8.md).
+  // 8-bit floats, weights scaled by output channel and activations by token. Two exceptions:
+  // - The last layer, except its experts. Nothing after it would correct its errors, so it alone
+  //   makes a quarter of the logits' divergence, and its products, except K and V, are only those
+  //   of rows with logits.
+  // - Q, K and V of the third quarter of the layers. Heads that look up what they copy compare them
+  //   there, and rounding them costs a small model 2 points of copies; in other layers it costs
+  //   none (docs/notebook/float8.md).
   kFloat8,
-  // The same, but Q, K and V of all layers are the compute dtype's.
+  // The same, but Q, K and V of all layers are in the compute dtype.
   kFloat8ExceptQkv,
 };
 
 // Whether Q, K and V of a layer are computed in 8-bit floats.
 bool quantizes_qkv(Quantization quantization, int32_t layer, int32_t num_layers);
 
-// As in vLLM, "none" or "fp8"; or "fp8-except-qkv".
+// "none" or "fp8", as in vLLM, or "fp8-except-qkv".
 std::string_view quantization_name(Quantization quantization);
 
-// How a model computes: what its KV cache, embedding and lm_head are in, and its other linear layers,
-// those of experts among them.
+// How a model computes: `dtype` is that of its KV cache, embedding and lm_head; `quantization` is
+// that of its other linear layers, including those of experts.
 struct Arithmetic {
   DType dtype = DType::kFloat32;
   Quantization quantization = Quantization::kNone;
@@ -98,12 +101,12 @@ struct Arithmetic {
       : dtype(dtype_in), quantization(quantization_in) {}
 };
 
-// "bfloat16", "bfloat16 fp8 2" and so on: two caches are equal only if it is.
+// "bfloat16", "bfloat16 fp8 2" and so on. Two caches are equal only if their names are.
 std::string arithmetic_name(const Arithmetic& arithmetic);
 
-// The linear layers of a quantised layer, of the shapes that LayerWeights says.
+// The linear layers of a quantised layer, in the shapes given in LayerWeights.
 struct Float8Weights {
-  kernels::ConstFloat8Matrix qkv;  // without data where it is left out
+  kernels::ConstFloat8Matrix qkv;  // without data if not quantised
   kernels::ConstFloat8Matrix o, gate_up, down;
 };
 
@@ -113,7 +116,8 @@ struct LayerWeights {
   const float* post_attention_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix qkv;         // [(query heads + 2 kv heads) * head_dim, hidden] of this rank
   const float* qkv_bias = nullptr;  // [(query heads + 2 kv heads) * head_dim] or null
-  // [head_dim], where the model normalises heads; [heads of this rank * head_dim], where all together.
+  // [head_dim] where the model normalises each head; [heads of this rank * head_dim] where it
+  // normalises all heads together.
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   const float* sinks = nullptr;          // [query heads] or null
@@ -124,13 +128,13 @@ struct LayerWeights {
   const float* post_mlp_norm = nullptr;  // [hidden], where the model norms sums
   kernels::ConstMatrix gate_up;          // [2 * ffn of this rank, hidden]: gate rows, then up rows
   kernels::ConstMatrix down;             // [hidden, ffn of this rank]
-  Float8Weights float8;                  // in place of the four where the layer is quantised
-  // In place of gate, up and down; shared: one expert that all tokens choose.
+  Float8Weights float8;                  // replaces the four matrices where the layer is quantised
+  // Replaces gate, up and down. `shared_expert`: one expert that all tokens choose.
   ExpertWeights experts;
   ExpertWeights shared_expert;
 };
 
-// How a layer's heads turn: fields of kernels::RopeQkvParams.
+// How a layer's heads are rotated: fields of kernels::RopeQkvParams.
 struct Rotation {
   int32_t rotary_dim = 0;
   bool interleaved = false;
@@ -139,7 +143,7 @@ struct Rotation {
 };
 
 struct ModelWeights {
-  // Of a prompt of so many tokens, and of what is generated after it.
+  // For a prompt of `prompt_tokens` tokens, and for what is generated after it.
   Rotation rotation(int32_t layer, int64_t prompt_tokens) const;
 
   ModelConfig config;
@@ -155,27 +159,28 @@ struct ModelWeights {
   const float* final_norm = nullptr;      // [hidden]
   kernels::ConstMatrix lm_head;           // [vocab_end - vocab_begin, hidden], compute dtype
   const float* inv_freq = nullptr;        // [rotary dimension / 2]
-  const float* long_inv_freq = nullptr;   // of prompts beyond max_short_rope_tokens, where others
-  const float* local_inv_freq = nullptr;  // of local_rope_layers, where there are
-  const float* zero_inv_freq = nullptr;   // of unrotated_layers, where there are
+  const float* long_inv_freq = nullptr;   // for prompts beyond max_short_rope_tokens, if different
+  const float* local_inv_freq = nullptr;  // for local_rope_layers, if any
+  const float* zero_inv_freq = nullptr;   // for unrotated_layers, if any
 
   std::vector<kernels::DeviceBuffer> storage;
   std::vector<std::shared_ptr<const void>> host_memory;  // mapped files that views point into
 };
 
 // `model`: a directory, or the name of a synthetic model (model/synthetic/synthetic_model.h).
-// Weights are converted to what `arithmetic` says (norms and biases to float32). Those of 8-bit
-// floats that have one scale for a row, or for all of them, are taken as they are where that is
-// asked for; others are quantised by row (common/float8.h). kUnsupported: float16 does not hold
-// them, or the device does not compute the model's experts, in 8 bits, or in a rank's part of a width.
-// `num_threads`: that convert what the file has in another form.
-// `device` outlives the result. kNotFound: a missing tensor, by name; kCorrupt: a file that lies
-// about offsets or shapes; kInvalidArgument: a shape that differs from config.json.
+// Weights are converted to `arithmetic` (norms and biases to float32). If `arithmetic` asks for
+// 8-bit floats, weights that are 8-bit floats with one scale a row, or one scale for all, are taken
+// as they are; others are quantised by row (common/float8.h). `num_threads`: threads that convert
+// weights which the file has in another form. `device` outlives the result.
+// kUnsupported: float16 cannot represent the weights, or the device does not compute the model's
+// experts, experts in 8 bits, or a rank's part of their width. kNotFound: a missing tensor, by
+// name. kCorrupt: a file whose offsets or shapes are false. kInvalidArgument: a shape that differs
+// from config.json.
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, Arithmetic arithmetic,
                                                          kernels::Device& device,
                                                          int num_threads = 1);
-// The dtype of the checkpoint's matrices, told by the embedding table.
+// The dtype of the checkpoint's matrices, taken from the embedding table.
 Result<DType> stored_dtype(const std::string& model);
 
 }  // namespace millrace::model

@@ -14,7 +14,7 @@ double column_cost(const ModelConfig& config, int64_t num_tokens, double density
     const int32_t ffn = config.has_experts(layer) ? config.active_ffn_size() : config.ffn_size;
     products += hidden * (2 * query_width + 2 * kv_width + 3.0 * ffn);
   }
-  // Of all layers, scores and values: two for each channel of each head and key.
+  // Over all layers, scores and values: two for each channel of each head and key.
   const double keys = std::clamp(density, 0.0, 1.0) * static_cast<double>(num_tokens) / 2;
   const double attention = config.num_layers * keys * 2 * query_width;
   return 1 + attention / products;

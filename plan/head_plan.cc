@@ -31,7 +31,7 @@ HeadPattern& HeadPlan::at(int32_t layer, int32_t head) {
 
 namespace {
 
-// A path is told from a misspelt pattern by what paths have and patterns have not.
+// Distinguishes a path from a misspelt pattern by what only paths have.
 bool looks_like_path(std::string_view spec) {
   return spec.ends_with(".json") || spec.find('/') != std::string_view::npos;
 }

@@ -1,8 +1,8 @@
 // A head plan: what each query head of each layer attends to, before any request is seen.
 //
-// Written as text on the command line and in requests (plan/pattern/head_pattern.h), or as a JSON file:
-// MInference's pattern files as they are (a list over layers of {"head": [pattern, p1, p2,
-// score]}), or our own
+// Written as text on the command line and in requests (plan/pattern/head_pattern.h), or as a JSON
+// file: either one of MInference's pattern files, unchanged (a list over layers of {"head":
+// [pattern, p1, p2, score]}), or our own form
 //   {"default": "adaptive", "layers": [{"heads": {"0": "dense", "3": "a-shape:64,1024"}},
 //   ...]}.
 #pragma once
@@ -18,14 +18,14 @@
 
 namespace millrace::model {
 
-// Clients, coordinator and workers read patterns as text; plans are the model's.
+// Clients, coordinator and workers read patterns as text; plans belong to the model.
 using millrace::HeadPattern;
 using millrace::Pattern;
 
-// What an adaptive pattern asks of the device.
+// What an adaptive pattern requires of the device.
 kernels::AdaptiveRule adaptive_rule(const HeadPattern& head);
 
-// Dimensions are those of a model: make_head_plan checks them.
+// Its dimensions are those of a model; make_head_plan checks them.
 class HeadPlan {
  public:
   HeadPlan(int32_t num_layers, int32_t num_heads, HeadPattern everywhere);
@@ -52,17 +52,19 @@ class HeadPlan {
 
 struct HeadPlanOptions {
   // Whether `spec` may be a path. Off for plans that come with a request: a client must not be able
-  // to make a rank read files of its machine.
+  // to make a rank read files on its machine.
   bool allow_files = true;
-  // Of all adaptive heads, if more than their own (kernels::AdaptiveRule). kInvalidArgument when the
-  // plan has sparse heads that are not adaptive: nothing is known of their recall beforehand.
+  // For all adaptive heads, where it is more than their own (kernels::AdaptiveRule).
+  // kInvalidArgument when the plan has sparse heads that are not adaptive: their recall is not
+  // known beforehand.
   double min_recall = 0;
 };
 
-// `spec` is the text form, a path of a JSON file, or "auto": dense when num_tokens is below
-// `crossover_tokens`, else adaptive with its defaults. kInvalidArgument also when a file's layer or
-// head count differs from the model's (both numbers). In layers where the model itself attends to a
-// window every head is dense, whatever `spec` says: it attends to all keys of its window.
+// `spec` is the text form, the path of a JSON file, or "auto": dense when num_tokens is below
+// `crossover_tokens`, else adaptive with its defaults. Also kInvalidArgument when a file's number
+// of layers or heads differs from the model's (names both). In layers where the model itself
+// attends to a window every head is dense, whatever `spec` says: it attends to all keys of its
+// window.
 Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& config,
                                 int64_t num_tokens, int64_t crossover_tokens,
                                 const HeadPlanOptions& options = {});

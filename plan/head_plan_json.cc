@@ -19,7 +19,7 @@ namespace json = boost::json;
 constexpr int64_t kMaxPlanBytes = 16 << 20;
 constexpr int kMaxPlanDepth = 8;
 
-// What MInference runs for a head that its file leaves out.
+// What MInference uses for a head that its file leaves out.
 constexpr HeadPattern kMInferenceDefault{
     .pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096};
 
@@ -39,7 +39,7 @@ std::optional<int32_t> parse_int32(const json::value& value) {
   return static_cast<int32_t>(*integer);
 }
 
-// [pattern, p1, p2, score]; the score is what the search behind the file thought of its choice.
+// [pattern, p1, p2, score]; the score is how the search behind the file rated its choice.
 Result<HeadPattern> parse_minference_head(const json::value& value) {
   const auto* entry = value.if_array();
   const auto* name = entry != nullptr && !entry->empty() ? (*entry)[0].if_string() : nullptr;

@@ -8,8 +8,8 @@
 
 namespace millrace::model {
 
-// kNotFound, kInvalidArgument (names the file, layer and head; both numbers where the file is for
-// a model of another size), kTooLarge.
+// kNotFound; kInvalidArgument (names the file, layer and head; both numbers where the file is for a
+// model of another size); kTooLarge.
 Result<HeadPlan> load_head_plan(const std::string& path, const ModelConfig& config);
 
 }  // namespace millrace::model

@@ -26,7 +26,7 @@ std::string most_frequent(const HeadPlan& plan) {
   return best;
 }
 
-// Items, a comma between two.
+// Appends an item, with `between` in front of all but the first.
 void append(std::string& list, std::string_view between, const std::string& item) {
   if (!list.empty()) list += between;
   list += item;

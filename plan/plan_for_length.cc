@@ -9,8 +9,8 @@ namespace millrace::model {
 
 namespace {
 
-// Slashes stand in runs: some 6,000 in 101 to 144 bands (docs/notebook/synthetic-models.md).
-// A row tile attends to a whole tile more than the run is long.
+// Slashes are adjacent: some 6,000 form 101 to 144 bands (docs/notebook/synthetic-models.md). For a
+// run of slashes a row tile attends to one tile more than the run is long.
 constexpr int64_t kSlashesPerBand = 50;
 
 // Share of the pairs that lie in a window of `width` keys below the diagonal.
@@ -47,7 +47,7 @@ double expected_density(const HeadPattern& head, int64_t num_tokens) {
   return 0;
 }
 
-// In units of dense attention.
+// Compares in units of dense attention.
 bool is_cheaper_dense(const HeadPattern& head, int64_t num_tokens,
                       const kernels::SparseCost& cost) {
   if (head.pattern != Pattern::kVerticalSlash && head.pattern != Pattern::kBlockSparse) {

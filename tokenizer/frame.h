@@ -1,5 +1,5 @@
-// What a tokenizer process and its owner say to each other: a header in JSON and a body of bytes, each
-// with its length before it. Pure.
+// What a tokenizer process and its owner exchange: a JSON header and a body of bytes, each with its
+// length in front. Pure.
 //   uint32 header bytes, uint32 body bytes (little-endian), header, body
 #pragma once
 
@@ -18,7 +18,7 @@ struct Frame {
 };
 
 inline constexpr size_t kFrameLengthsBytes = 8;
-// Of a reply: a line of JSON, and the ids of the longest text, at most one a byte.
+// For a reply: a line of JSON, and the ids of the longest text, at most one a byte.
 inline constexpr int64_t kMaxFrameHeaderBytes = 1 << 20;
 inline constexpr int64_t kMaxFrameBodyBytes = 256 << 20;
 

@@ -9,7 +9,7 @@ namespace json = boost::json;
 
 namespace {
 
-// Those that millrace_tokenizer.py uses.
+// The codes that millrace_tokenizer.py uses.
 constexpr std::array kCodes = {Errc::kInvalidArgument, Errc::kUnsupported, Errc::kTooLarge,
                                Errc::kCorrupt, Errc::kIo};
 

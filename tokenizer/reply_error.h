@@ -1,4 +1,4 @@
-// The header of a tokenizer's frame: an object, or the error in it. Pure.
+// The header of a tokenizer's frame: an object, or the error that it contains. Pure.
 #pragma once
 
 #include <boost/json/object.hpp>

@@ -1,5 +1,5 @@
-// The program that a tokenizer process runs, millrace_tokenizer.py, as text: it is always the one that
-// this build speaks with, and has no place on disk to be missing from.
+// The program that a tokenizer process runs, millrace_tokenizer.py, as text. So it always matches
+// this build, and cannot be missing from the disk.
 #pragma once
 
 #include <string_view>

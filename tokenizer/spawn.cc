@@ -19,9 +19,10 @@ namespace millrace::tokenizer {
 
 namespace {
 
-// Where the child finds its program.
+// The descriptor at which the child finds its program.
 constexpr int kScriptDescriptor = 3;
-// Above all that the child's are to be: a program without standard input has files at 0.
+// Above all descriptors that the child gets: a program started without standard input has files at
+// 0.
 constexpr int kAboveOfChild = 10;
 
 Error system_error(const char* what, int number) {

@@ -8,8 +8,8 @@
 
 namespace millrace::tokenizer {
 
-// Its standard input is `socket`, and it has nothing else of this process but standard error, which is
-// its standard output too: no other descriptor, no signal mask, no process group.
+// Its standard input is `socket`. Of this process it inherits only standard error, which is also
+// its standard output: no other descriptor, no signal mask, no process group.
 Result<pid_t> spawn_tokenizer(const ProcessOptions& options, int socket);
 
 }  // namespace millrace::tokenizer

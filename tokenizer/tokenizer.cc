@@ -20,7 +20,7 @@ namespace millrace::tokenizer {
 
 namespace {
 
-// How soon it is noticed that a process without work has died.
+// How soon the death of a process without work is noticed.
 constexpr std::chrono::seconds kLook{1};
 
 }  // namespace
@@ -39,17 +39,17 @@ struct Tokenizer::Impl {
   }
 
   void serve();
-  // Has a process, or the end is near.
+  // Returns a process, or none when the tokenizer is about to end.
   std::optional<TokenizerProcess> start_process();
   bool serve_with(TokenizerProcess& process);
-  // False where the process is of no use any more.
+  // False where the process is no longer usable.
   bool run(TokenizerProcess& process, Job& job);
   std::optional<Job> next_job();
   Result<void> take_on(const TokenizerProcess& process);
   void started(const TokenizerProcess& process);
   void lost(const std::string& why);
   void failed_to_start(const Error& why);
-  // With the lock held: that no request is taken now.
+  // Why no request is accepted now, if so. Call with the lock held.
   std::optional<Error> why_not() const;
   void refuse_waiting(const Error& why);
   void pause();
@@ -57,7 +57,7 @@ struct Tokenizer::Impl {
   void answer_first(Result<void> result);
   void end_waiting(const Error& why);
 
-  TokenizerOptions options;  // as they were given, and `interrupt`
+  TokenizerOptions options;  // as given, and `interrupt`
   const FileDescriptor interrupt;
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -67,7 +67,7 @@ struct Tokenizer::Impl {
   int failed_starts = 0;  // since a process last answered
   int64_t replaced = 0;
   std::string last_error;
-  std::optional<int64_t> num_ids;  // of the first process; the others have the same
+  std::optional<int64_t> num_ids;  // from the first process; the others have the same
   std::string library;
   std::promise<Result<void>> first;
   bool first_answered = false;
@@ -143,11 +143,11 @@ void Tokenizer::Impl::failed_to_start(const Error& why) {
   const std::lock_guard lock(mutex);
   ++failed_starts;
   last_error = why.message;
-  // What was wrong at first is the caller's to tell.
+  // The caller reports the first failure.
   if (first_answered) spdlog::error("tokenizer: {}", why.message);
 }
 
-// Where none is left to take it.
+// Called when no process is left to take requests.
 void Tokenizer::Impl::refuse_waiting(const Error& why) {
   std::deque<Job> refused;
   {
@@ -167,7 +167,7 @@ void Tokenizer::Impl::answer_first(Result<void> result) {
   first.set_value(std::move(result));
 }
 
-// Meanwhile what waits is not left waiting beyond its time.
+// Meanwhile, waiting requests are still failed at their deadlines.
 void Tokenizer::Impl::pause() {
   std::unique_lock lock(mutex);
   const int doublings = std::min(failed_starts, 16);
@@ -202,7 +202,8 @@ bool Tokenizer::Impl::serve_with(TokenizerProcess& process) {
     std::string why = "it died without work";
     {
       const std::lock_guard lock(mutex);
-      // It died before it was asked: another one may be. At the end all that waits is told.
+      // The process died before it was asked, so another one may take the request. At the end all
+      // waiting requests are failed.
       if (job && (ending || !useful)) waiting.push_front(*std::exchange(job, std::nullopt));
       if (ending) {
         --ready;
@@ -221,7 +222,7 @@ bool Tokenizer::Impl::serve_with(TokenizerProcess& process) {
   }
 }
 
-// None where a while passes without one.
+// None if a while passes without a request.
 std::optional<Tokenizer::Impl::Job> Tokenizer::Impl::next_job() {
   std::unique_lock lock(mutex);
   changed.wait_for(lock, kLook, [this] { return ending || !waiting.empty(); });
@@ -266,7 +267,7 @@ void Tokenizer::Impl::end_waiting(const Error& why) {
 }
 
 std::optional<Error> Tokenizer::Impl::why_not() const {
-  // A process that is replaced is back soon; one that cannot be started may never be.
+  // A process that is being replaced is back soon; one that cannot be started may never be.
   if (ready == 0 && failed_starts > 0) {
     return error(Errc::kUnavailable, "the tokenizer cannot be started: {}", last_error);
   }
@@ -286,7 +287,7 @@ void Tokenizer::submit(Frame request, Deadline deadline, std::weak_ptr<const voi
     auto& waiting = impl_->waiting;
     waiting.insert(turn == Turn::kNext ? waiting.begin() : waiting.end(), std::move(job));
   }
-  // One that pauses may be woken too, and would keep the only call.
+  // notify_one() might wake only a thread that pauses, and the notification would be lost.
   impl_->changed.notify_all();
 }
 

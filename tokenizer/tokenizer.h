@@ -1,7 +1,7 @@
-// The tokenizer of one model: processes that answer one request each at a time, and a queue before them.
-// A request whose process dies or does not answer by the deadline fails alone; the process is replaced,
-// with a pause that grows while no process lives. Thread-safe. The destructor ends what waits with
-// kUnavailable and joins.
+// The tokenizer of one model: processes that answer one request each at a time, and a queue in
+// front of them. If a process dies or does not answer by the deadline, only its request fails. The
+// process is replaced, with a pause that grows while no process lives. Thread-safe. The destructor
+// fails waiting requests with kUnavailable and joins its threads.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace millrace::tokenizer {
 struct TokenizerOptions {
   ProcessOptions process;
   int processes = 2;
-  // Beyond these a request is refused with kExhausted.
+  // Requests beyond these are refused with kExhausted.
   int64_t max_waiting = 256;
   Duration first_pause = std::chrono::milliseconds(100);
   Duration longest_pause = std::chrono::seconds(30);
@@ -28,10 +28,11 @@ struct TokenizerHealth {
   int ready = 0;
   int processes = 0;
   int64_t replaced = 0;    // processes that died or were given up
-  std::string last_error;  // of them; "" : none
+  std::string last_error;  // of these; "": none
 };
 
-// Reading a few tokens takes no time, and its prompt is done: it goes before texts.
+// kNext: goes before the waiting texts. For reading a few tokens, which takes no time and whose
+// prompt is already done.
 enum class Turn { kLast, kNext };
 
 class Tokenizer {
@@ -39,24 +40,25 @@ class Tokenizer {
   // Called on a thread of the tokenizer; must not block.
   using Done = std::function<void(Result<Frame>)>;
 
-  // Once one process has loaded the tokenizer. Otherwise says which file and why.
+  // Returns once one process has loaded the tokenizer. An error says which file and why.
   static Result<std::unique_ptr<Tokenizer>> create(const TokenizerOptions& options);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // `done` is called once, now or later; not at all where `wanted` is gone before the request's turn.
-  // A request whose turn does not come by the deadline is told so when a process is free.
+  // `done` is called once, now or later; it is not called if `wanted` is gone before the request's
+  // turn. A request whose turn does not come by its deadline is told so when a process becomes
+  // free.
   void submit(Frame request, Deadline deadline, std::weak_ptr<const void> wanted, Done done,
               Turn turn = Turn::kLast);
-  // The same, waiting for the reply.
+  // The same, but waits for the reply.
   Result<Frame> call(Frame request, Deadline deadline);
 
   // Token ids are below this.
   int64_t num_ids() const;
   const std::string& library() const;
   const std::string& directory() const;
-  // Whether chat_request() has an answer.
+  // Whether chat_request() is supported.
   bool renders_chats() const;
   TokenizerHealth health() const;
 

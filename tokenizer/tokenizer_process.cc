@@ -65,7 +65,7 @@ TokenizerProcess::~TokenizerProcess() {
   }
 }
 
-// Left for the destructor to collect.
+// Leaves the process for the destructor to collect.
 bool TokenizerProcess::alive() const {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -74,7 +74,7 @@ bool TokenizerProcess::alive() const {
 
 Error TokenizerProcess::died() const {
   siginfo_t info{};
-  // The socket closes a moment before the process is one that has ended.
+  // The socket closes a moment before the process can be waited for.
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid == 0 && !deadline.passed()) {
@@ -88,7 +88,7 @@ Error TokenizerProcess::died() const {
 Result<void> TokenizerProcess::wait_for(short events, Deadline deadline) const {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
-    // A negative descriptor is passed over.
+    // poll() ignores a negative descriptor.
     std::array<pollfd, 2> ready{{{.fd = socket_.get(), .events = events, .revents = 0},
                                  {.fd = interrupt_, .events = POLLIN, .revents = 0}}};
     const int count =

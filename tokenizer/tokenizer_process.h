@@ -1,7 +1,7 @@
-// One process with a tokenizer in it (millrace_tokenizer.py), which answers one request at a time. What
-// a text does to the library that reads it, a crash, a hang or all memory, happens there and ends with
-// kill(). Ends with its owner: by itself when the socket closes, and by the system when the thread that
-// started it is gone. Blocks; used by one thread.
+// One process with a tokenizer (millrace_tokenizer.py), which answers one request at a time.
+// Whatever a text does to the tokenizer library (a crash, a hang, all memory used) happens in that
+// process and ends with kill(). The process ends with its owner: by itself when the socket closes,
+// and by the system when the thread that started it is gone. Calls block; used by one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -16,27 +16,28 @@
 namespace millrace::tokenizer {
 
 struct ProcessOptions {
-  std::string python = "python3";  // a path, or a name that is looked for in PATH
+  std::string python = "python3";  // a path, or a name to look up in PATH
   std::string directory;           // has tokenizer.json
-  bool chat = false;               // and a chat template, which the process renders
-  // Of address space. 16 MiB of text that is nothing but short tokens take 5.6 GiB.
+  bool chat = false;               // also has a chat template, which the process renders
+  // Limit of the address space. 16 MiB of text made only of short tokens take 5.6 GiB.
   int64_t memory_bytes = 8ll << 30;
   // Reading the tokenizer.json of a large vocabulary takes seconds on a busy machine.
   Duration start_timeout = std::chrono::seconds(60);
-  // A descriptor that becomes readable when the owner waits no more: kCancelled. -1: none.
+  // A descriptor that becomes readable when the owner no longer waits: kCancelled. -1: none.
   int interrupt = -1;
 };
 
 class TokenizerProcess {
  public:
-  // Once the tokenizer is loaded. Otherwise says which file and why.
+  // Returns once the tokenizer is loaded. An error says which file and why.
   static Result<TokenizerProcess> start(const ProcessOptions& options);
   TokenizerProcess(TokenizerProcess&& other) noexcept;
   TokenizerProcess& operator=(TokenizerProcess&& other) noexcept;
-  // Kills it.
+  // Kills the process.
   ~TokenizerProcess();
 
-  // kUnavailable: it died; kDeadlineExceeded, kCorrupt: it is of no use any more, and the owner drops it.
+  // kUnavailable: the process died. kDeadlineExceeded, kCorrupt: it is no longer usable, and the
+  // owner drops it.
   Result<Frame> exchange(const Frame& request, Deadline deadline);
   bool alive() const;
 
@@ -54,7 +55,7 @@ class TokenizerProcess {
   Result<void> receive(char* bytes, size_t count, Deadline deadline);
   Result<Frame> receive_frame(Deadline deadline);
   Result<void> read_greeting(const ProcessOptions& options);
-  // How it ended, as far as the system knows.
+  // How the process ended, as far as the system knows.
   Error died() const;
 
   pid_t pid_ = -1;

@@ -108,8 +108,8 @@ Result<Checkpoint> Checkpoint::open_indexed(const std::string& directory,
 }
 
 void Checkpoint::rename_text_model() {
-  constexpr std::string_view kOuter = "language_model.";        // of all its tensors
-  constexpr std::string_view kInner = "model.language_model.";  // of those called model.
+  constexpr std::string_view kOuter = "language_model.";        // prefix of all tensors
+  constexpr std::string_view kInner = "model.language_model.";  // prefix of those named model.
   for (const auto& [name, place] : std::exchange(file_of_, {})) {
     std::string own = name;
     if (name.starts_with(kOuter)) own = name.substr(kOuter.size());
@@ -234,7 +234,7 @@ uint64_t Checkpoint::fingerprint() const {
   std::string facts;
   for (const auto& [name, place] : file_of_) {
     const auto tensor = files_[place.file]->tensor(place.name);
-    if (!tensor.ok()) continue;  // of a dtype that no model here reads
+    if (!tensor.ok()) continue;  // a dtype that no model here reads
     facts += fmt::format("{} {} [{}] ", name, type_name(*tensor), fmt::join(tensor->shape, ","));
     const auto bytes = tensor->bytes;
     const std::size_t sample = std::min(kSampleBytes, bytes.size());

@@ -19,26 +19,27 @@ namespace millrace::model {
 
 class Checkpoint final : public TensorSource {
  public:
-  // kNotFound when there are no weights, kCorrupt when a file or the index lies. An index names
-  // files of the directory itself only: "../x" would read what the operator did not point at.
-  // `float8`: how the config says that 8-bit weights are scaled.
+  // kNotFound when there are no weights, kCorrupt when a file or the index is false. An index may
+  // name only files of the directory itself: "../x" would read what the operator did not point at.
+  // `float8`: how, according to the config, 8-bit weights are scaled.
   static Result<Checkpoint> open(const std::string& directory,
                                  std::optional<Float8Format> float8 = {});
 
-  // A float8 tensor comes with its scales, which are called `name`_scale or `name`_scale_inv and
-  // multiply in either case. kUnsupported: a 16-bit tensor with scales, a float8 one that is no
-  // matrix or of which the config says nothing; kNotFound, kInvalidArgument, kCorrupt: of its scales
-  // (Float8Scales).
+  // A float8 tensor comes with its scales, which are named `name`_scale or `name`_scale_inv and are
+  // multiplied in either case. kUnsupported: a 16-bit tensor with scales, a float8 tensor that is
+  // not a matrix, or one that the config does not describe. kNotFound, kInvalidArgument, kCorrupt:
+  // errors of its scales (Float8Scales).
   Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
-  // Of a checkpoint for images and text the text model's tensors are called by the names that they would
-  // have alone: model.embed_tokens.weight is language_model.model.embed_tokens.weight there, or
-  // model.language_model.embed_tokens.weight.
+  // In a checkpoint for images and text, the text model's tensors go by the names that they would
+  // have alone: model.embed_tokens.weight is stored there as
+  // language_model.model.embed_tokens.weight or model.language_model.embed_tokens.weight.
   bool contains(std::string_view name) const override { return file_of_.contains(name); }
-  // The same of a tensor that there is as `name`_blocks and `name`_scales; `shape` is of its elements.
-  // kCorrupt: a scale beyond kMaxMxfp4Scale.
+  // The same for a tensor that is stored as `name`_blocks and `name`_scales; `shape` counts its
+  // elements. kCorrupt: a scale beyond kMaxMxfp4Scale.
   Result<Tensor> find_mxfp4(std::string_view name, std::span<const int64_t> shape) const override;
-  // Of each tensor its name, dtype, shape, and 256 bytes of its beginning, middle and end: ranks
-  // compare terabytes in milliseconds. Weights that differ in a few numbers only may look the same.
+  // Over each tensor's name, dtype, shape, and 256 bytes each of its beginning, middle and end, so
+  // that ranks compare terabytes in milliseconds. Weights that differ only in a few numbers may
+  // look the same.
   uint64_t fingerprint() const override;
 
  private:
@@ -48,20 +49,20 @@ class Checkpoint final : public TensorSource {
                                          const std::string& index_path);
 
   void rename_text_model();
-  // Of the file that has the tensor.
+  // Path of the file that has the tensor.
   const std::string& path_of(std::string_view name) const;
   Result<Tensor> stored(std::string_view name) const;
   Result<Tensor> stored(std::string_view name, std::span<const int64_t> shape) const;
   Result<void> find_scales(std::string_view name, Tensor& tensor) const;
 
   std::optional<Float8Format> float8_;
-  std::string listing_;  // path of the file that says which tensors there are
+  std::string listing_;  // path of the file that lists the tensors
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   struct Place {
-    std::size_t file = 0;  // of files_
-    std::string name;      // there
+    std::size_t file = 0;  // index into files_
+    std::string name;      // name in that file
   };
-  std::map<std::string, Place, std::less<>> file_of_;  // by tensor
+  std::map<std::string, Place, std::less<>> file_of_;  // by tensor name
 };
 
 }  // namespace millrace::model

@@ -9,9 +9,9 @@ namespace millrace::model {
 
 namespace {
 
-// As to_float(Float16) but without branches, so that the compiler makes vectors of it: exponent and
+// As to_float(Float16), but without branches, so that the compiler vectorises it. Exponent and
 // mantissa moved into place are the number times 2^-112, subnormals included, and the product that
-// undoes this is exact. Infinity and NaN lack only the upper bits of their exponent then.
+// undoes this is exact. Infinity and NaN then lack only the upper bits of their exponent.
 float widen(Float16 x) {
   const uint32_t magnitude = uint32_t{x.bits & 0x7fffu} << 13;
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;

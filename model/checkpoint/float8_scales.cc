@@ -14,7 +14,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// The forms that a weight's scales may have, for who looks at a wrong one.
+// The shapes that a weight's scales may have, for the error message about a wrong one.
 std::string allowed_shapes(const Float8Format& format, int64_t rows, const Shape& blocks) {
   std::vector<std::string> forms;
   if (format.per_tensor) forms.emplace_back("[1]");

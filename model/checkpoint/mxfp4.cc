@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::array<float, 8> kMagnitudes = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-// Of a scale, the two bfloat16 that a byte stands for: one load and one store for two elements.
+// For one scale, the two bfloat16 that each byte stands for: one load and one store for two
+// elements.
 using Pairs = std::array<std::array<BFloat16, 2>, 256>;
 
 float element(unsigned code, int exponent) {

@@ -20,7 +20,7 @@ constexpr int64_t kLengthBytes = 8;  // little-endian length of the header, befo
 constexpr int kMaxHeaderDepth = 4;   // {name: {"shape": [n]}} needs 3
 constexpr std::size_t kMaxRank = 8;
 
-// Whether it is one that models here have.
+// Whether it is a dtype that models here have.
 bool parse_dtype(std::string_view name, TensorInfo& info) {
   info.float8 = name == "F8_E4M3";
   info.is_bytes = name == "U8";
@@ -47,7 +47,7 @@ std::optional<std::vector<int64_t>> integers(const json::value* value, std::size
   return result;
 }
 
-// Nothing when the product does not fit in 63 bits.
+// Empty when the product does not fit in 63 bits.
 std::optional<int64_t> tensor_bytes(const TensorInfo& info) {
   // A zero anywhere makes the product zero, whatever the others are.
   if (std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end()) return 0;

@@ -1,5 +1,5 @@
-// One .safetensors file, mapped. The header is the enemy's until proven otherwise: every offset,
-// shape and size is checked against the file before a tensor is handed out.
+// One .safetensors file, mapped. The header is untrusted: every offset, shape and size is checked
+// against the file before a tensor is returned.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,14 @@
 namespace millrace::model {
 
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100ll << 20;  // the format's own limit
-// That are read; of U8 there are the two parts of MXFP4 tensors (model/checkpoint/mxfp4.h).
+// Types that are read. U8 is read too, for the two parts of MXFP4 tensors
+// (model/checkpoint/mxfp4.h).
 inline constexpr std::string_view kTensorTypes = "F32, BF16, F16 or F8_E4M3";
 
 struct TensorInfo {
   DType dtype = DType::kFloat32;
-  bool float8 = false;    // e4m3 (the "fn" kind), a byte an element; dtype is float32 then
-  bool is_bytes = false;  // U8: bytes that mean nothing by themselves
+  bool float8 = false;    // e4m3 (the "fn" kind), a byte an element; dtype is then float32
+  bool is_bytes = false;  // U8: bytes without a meaning of their own
   std::vector<int64_t> shape;
   int64_t begin = 0;  // bytes from the start of the data section
   int64_t end = 0;
@@ -32,22 +33,22 @@ struct TensorInfo {
   int64_t element_bytes() const { return float8 || is_bytes ? 1 : dtype_bytes(dtype); }
 };
 
-// Parses and checks a header against the size of the data section behind it. Pure: the fuzz
-// target's entry. Tensors of other dtypes than F32, BF16, F16, F8_E4M3, U8 are left out of the result
-// (and then missing by name for who asks).
+// Parses a header and checks it against the size of the data section behind it. Pure: the entry of
+// the fuzz target. Tensors of dtypes other than F32, BF16, F16, F8_E4M3, U8 are left out of the
+// result; asking for one later fails as missing, by name.
 Result<std::map<std::string, TensorInfo, std::less<>>> parse_safetensors_header(
     std::string_view header_json, int64_t data_bytes);
 
 struct Tensor {
-  DType dtype = DType::kFloat32;  // of float8 elements times their scales: float32
-  bool float8 = false;            // the bytes are e4m3 floats, each to be multiplied with its scale
+  DType dtype = DType::kFloat32;  // of float8: dtype of the elements times their scales, float32
+  bool float8 = false;            // the bytes are e4m3 floats, each to be multiplied by its scale
   std::shared_ptr<const Float8Scales> scales;  // of float8, once Checkpoint has found them
-  bool is_bytes = false;                    // of a part of an MXFP4 tensor; not to be computed with
-  bool mxfp4 = false;                       // the bytes are blocks of MXFP4, `shape` is of elements
+  bool is_bytes = false;                       // a part of an MXFP4 tensor; not for computing
+  bool mxfp4 = false;                       // the bytes are MXFP4 blocks; `shape` counts elements
   std::span<const std::byte> block_scales;  // of MXFP4, in the memory of the checkpoint
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
-  std::shared_ptr<const void> memory;  // what the bytes lie in; null when that outlives the tensor
+  std::shared_ptr<const void> memory;  // owner of the bytes; null when they outlive the tensor
 
   int64_t element_bytes() const { return float8 || is_bytes ? 1 : dtype_bytes(dtype); }
 };

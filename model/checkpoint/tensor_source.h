@@ -14,16 +14,17 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // The tensor keeps its memory alive. kNotFound names the tensor and what should have it;
-  // kInvalidArgument when its shape is not `shape`, which is what the model's config asks for.
+  // The returned tensor keeps its memory alive. kNotFound names the tensor and what should have it;
+  // kInvalidArgument when its shape is not `shape`, which is the one that the model's config
+  // requires.
   virtual Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const = 0;
   virtual bool contains(std::string_view name) const = 0;
-  // A tensor of MXFP4 (model/checkpoint/mxfp4.h), by the name that its parts begin with.
+  // An MXFP4 tensor (model/checkpoint/mxfp4.h), by the name that its parts begin with.
   virtual Result<Tensor> find_mxfp4(std::string_view name,
                                     std::span<const int64_t> /*shape*/) const {
     return error(Errc::kNotFound, "no MXFP4 tensor \"{}\"", name);
   }
-  // Tells one set of tensors from another: equal for equal ones, however they are cut into files.
+  // Distinguishes sets of tensors: equal for equal sets, however they are split into files.
   virtual uint64_t fingerprint() const = 0;
 };
 

@@ -24,7 +24,7 @@ namespace millrace::model {
 
 namespace {
 
-// Small enough to stay in a core's L2 cache between conversion and copy; a longer row goes alone.
+// Small enough to stay in a core's L2 cache between conversion and copy. A longer row goes alone.
 constexpr int64_t kStagingBytes = 512 << 10;
 
 // For a copy of one staging buffer to a device: more than any working one needs.
@@ -32,8 +32,8 @@ constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 constexpr uint16_t kFloat16Infinity = 0x7c00;
 
-// Weights that bfloat16 or float32 has and float16 has not. A checkpoint made for float16 has none.
-// `row_number` is of the slice.
+// kUnsupported for weights that bfloat16 or float32 can represent and float16 cannot. A checkpoint
+// made for float16 has none. `row_number` counts within the slice.
 Result<void> check_range(const TensorSlice& slice, int64_t row_number,
                          std::span<const Float16> row) {
   const auto beyond = [](Float16 x) { return (x.bits & 0x7fff) >= kFloat16Infinity; };
@@ -87,7 +87,7 @@ void convert_row(const TensorSlice& slice, int64_t row, DType dtype, std::byte* 
   }
 }
 
-// Rows [first, first + count) of the slice, one behind the other at `out`.
+// Rows [first, first + count) of the slice, consecutive at `out`.
 Result<void> convert_rows(const TensorSlice& slice, int64_t first, int64_t count, DType dtype,
                           std::byte* out) {
   for (int64_t row = first; row < first + count; ++row) {
@@ -102,7 +102,7 @@ Result<void> convert_rows(const TensorSlice& slice, int64_t first, int64_t count
   return {};
 }
 
-// Row `row` of the slice as 8-bit floats, of which the result is the scale.
+// Writes row `row` of the slice as 8-bit floats and returns their scale.
 float quantize_row(const TensorSlice& slice, int64_t row, Float8* out) {
   if (slice.tensor.float8) {
     const auto [scale, num_cols] =
@@ -117,7 +117,7 @@ float quantize_row(const TensorSlice& slice, int64_t row, Float8* out) {
   return quantize_float8(values.data(), slice.num_cols, out);
 }
 
-// Slices one below the other, all as wide as the first.
+// Stacked slices, all as wide as the first.
 class Stack {
  public:
   explicit Stack(std::span<const TensorSlice> slices) : slices_(slices) {
@@ -131,8 +131,8 @@ class Stack {
   int64_t num_rows() const { return num_rows_; }
   int64_t num_cols() const { return slices_.front().num_cols; }
 
-  // use(slice, its first row, rows) of each slice that has some of the rows [first, first + count), in
-  // their order.
+  // Calls use(slice, its first row, rows) for each slice that has some of the rows [first, first +
+  // count), in order.
   template <typename Use>
   Result<void> for_each_slice(int64_t first, int64_t count, const Use& use) const {
     auto next = std::ranges::upper_bound(first_rows_, first) - first_rows_.begin() - 1;
@@ -155,8 +155,9 @@ class Stack {
 };
 
 // Calls use(first row, number of rows) for blocks of rows in ascending order, on `num_threads`
-// threads, each with a `use` that make_use() gave it. No block begins after one failed; of several
-// errors the one of the first rows is returned, as on one thread. What `use` throws is thrown here.
+// threads, each with its own `use` from make_use(). No block begins after one has failed. Of
+// several errors, the one of the first rows is returned, as on one thread. What `use` throws is
+// rethrown here.
 template <typename MakeUse>
 Result<void> for_row_blocks(int64_t num_rows, int64_t rows_a_time, int num_threads,
                             const MakeUse& make_use) {
@@ -182,7 +183,7 @@ Result<void> for_row_blocks(int64_t num_rows, int64_t rows_a_time, int num_threa
   const auto work_or_keep_exception = [&] {
     try {
       work();
-    } catch (...) {  // a GPU that fails: for the thread that can report it
+    } catch (...) {  // a failed GPU: rethrown on the thread that can report it
       next_row = num_rows;
       const std::lock_guard lock(mutex);
       thrown = std::current_exception();

@@ -33,7 +33,7 @@ Result<void> check_activation(const JsonFields& fields, const Family& family) {
   return {};
 }
 
-// Fields that change the arithmetic in ways nobody here computes.
+// Refuses fields that change the arithmetic in ways that are not implemented.
 Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   MR_RETURN_IF_ERROR(check_activation(fields, family));
   MR_ASSIGN_OR_RETURN(const auto mlp_bias, fields.boolean_or("mlp_bias", false));
@@ -54,7 +54,7 @@ Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   return {};
 }
 
-// `assumed`: where the file does not say; 0: it must.
+// `assumed`: used where the file does not say; 0: the file must.
 template <typename T>
 Result<int32_t> count(const JsonFields& fields, std::string_view name, T assumed, int32_t max) {
   if (assumed == 0) return fields.count(name, max);
@@ -98,7 +98,7 @@ Result<void> read_dimensions(const JsonFields& fields, const Family& family, Mod
   return {};
 }
 
-// Gemma's query_pre_attn_scalar, which takes head_dim's place in the scale of scores.
+// Gemma's query_pre_attn_scalar, which replaces head_dim in the scale of scores.
 Result<void> read_query_scale(const JsonFields& fields, const Family& family, ModelConfig& config) {
   if (!family.scaled_queries) return {};
   constexpr double kAssumed = 256;  // by Transformers
@@ -108,7 +108,7 @@ Result<void> read_query_scale(const JsonFields& fields, const Family& family, Mo
   return {};
 }
 
-// Of gpt-oss's experts.
+// The clamp of gpt-oss's experts.
 Result<void> read_clamp(const JsonFields& fields, ModelConfig& config) {
   if (config.activation.kind != kernels::Activation::Kind::kClamped) return {};
   MR_ASSIGN_OR_RETURN(const auto alpha, fields.number_or("swiglu_alpha", 1.702, 1e-6, 1e6));
@@ -149,8 +149,8 @@ Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
-// SmolLM3's: no_rope_layers has a 1 for each layer that turns, and without it every so manieth does
-// not.
+// SmolLM3's: no_rope_layers has a 1 for each layer that is rotated; without the field every nth
+// layer is not.
 Result<void> read_unrotated_layers(const JsonFields& fields, const Family& family,
                                    ModelConfig& config) {
   if (!family.unrotated_layers) return {};
@@ -177,8 +177,9 @@ Result<void> read_unrotated_layers(const JsonFields& fields, const Family& famil
   return {};
 }
 
-// MiniMax's fields of what its forerunners had: linear attention in some layers, other norms, weights
-// of the two summands of a residual. `use_mtp` and its kin are of tensors that nobody reads here.
+// MiniMax's fields for features of its predecessors: linear attention in some layers, other norms,
+// weights for the two summands of a residual. `use_mtp` and related fields concern tensors that are
+// not read here.
 Result<void> refuse_minimax_variants(const JsonFields& fields, const ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(const auto normed, fields.boolean_or("use_qk_norm", true));
   if (!normed) return fields.unsupported("use_qk_norm", "true");
@@ -241,12 +242,12 @@ Result<boost::json::object> read_object(const std::string& path) {
   return std::move(parsed->get_object());
 }
 
-// Files of llama.cpp, which many models come as. Not read: the weights are another layout, and
-// quantised.
+// llama.cpp's files, in which many models are distributed. They are not supported: their weights
+// have another layout, and are quantised.
 Result<void> refuse_gguf(const std::string& model) {
   namespace fs = std::filesystem;
   bool has_gguf = fs::path(model).extension() == ".gguf", has_safetensors = false;
-  std::error_code ignored;  // what is no directory has no entries
+  std::error_code ignored;  // a path that is no directory has no entries
   for (fs::directory_iterator entry(model, ignored), end; entry != end; entry.increment(ignored)) {
     has_gguf |= entry->path().extension() == ".gguf";
     has_safetensors |= entry->path().extension() == ".safetensors";

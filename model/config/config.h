@@ -1,4 +1,4 @@
-// What a model is: read from a Hugging Face config.json, or known by name. Families:
+// The facts of a model, read from a Hugging Face config.json or known by name. Families:
 // model/config/family.cc.
 #pragma once
 
@@ -27,34 +27,35 @@ struct ModelConfig {
   int32_t head_dim = 0;
   int32_t ffn_size = 0;
   int32_t vocab_size = 0;
-  int64_t max_position_embeddings = 0;  // what rope scaling makes of it
+  int64_t max_position_embeddings = 0;  // after rope scaling
   double rope_theta = 10000;
-  int32_t rotary_dim = 0;  // the first elements of a head that turn; 0: all
+  int32_t rotary_dim = 0;  // the first elements of a head are rotated; 0: all
   RopeScaling rope_scaling;
-  double local_rope_theta = 0;  // of local_rope_layers, which no scaling stretches
+  double local_rope_theta = 0;  // of local_rope_layers, without scaling
   std::set<int32_t> local_rope_layers;
-  std::set<int32_t> unrotated_layers;  // whose heads do not turn
+  std::set<int32_t> unrotated_layers;  // layers whose heads are not rotated
   float rms_norm_eps = 1e-5f;
   LayerNorms norms = LayerNorms::kBefore;
   float norm_offset = 0;  // added to the weights of all norms
   kernels::Activation activation;
   bool scaled_embedding = false;  // times sqrt(hidden_size), rounded to the compute dtype
-  // Of Q, besides 1 / sqrt(head_dim). Goes into the weights of its norm.
+  // Scale of Q, in addition to 1 / sqrt(head_dim). Goes into the weights of its norm.
   double query_scale = 1;
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool attention_sinks = false;        // AttentionParams::sinks, of each layer
-  bool qk_norm = false;                // each head of Q and K is RMS-normalised before it turns
-  bool joint_qk_norm = false;          // all heads of Q together are, and all of K
-  bool fused_qkv = false;              // are one tensor in the checkpoint
-  bool fused_gate_up = false;          // the same
+  bool qk_norm = false;                // each head of Q and K is RMS-normalised before rotation
+  bool joint_qk_norm = false;          // all heads of Q are normalised together, and all of K
+  bool fused_qkv = false;              // q, k and v are one tensor in the checkpoint
+  bool fused_gate_up = false;          // gate and up are one tensor
   bool interleaved_rope = false;       // RopeQkvParams::interleaved
-  std::optional<Float8Format> float8;  // of weights that the checkpoint has in 8 bits
-  // Of each layer the keys that a row sees, itself and those before it; 0: all. Empty: all layers.
+  std::optional<Float8Format> float8;  // of weights that the checkpoint stores in 8 bits
+  // For each layer, the keys that a row sees, itself and those before it; 0: all. Empty: all in
+  // every layer.
   std::vector<int32_t> layer_windows;
   ExpertsConfig experts;
-  // What ends a text: eos_token_id of config.json and of generation_config.json, which chat models
-  // have more in.
+  // Tokens that end a text: eos_token_id of config.json and of generation_config.json, in which
+  // chat models list more.
   std::set<int32_t> eos_token_ids;
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
@@ -68,7 +69,7 @@ struct ModelConfig {
   bool has_dense_layers() const {
     return experts.num_experts == 0 || !experts.dense_layers.empty();
   }
-  // Of the MLPs that a token goes through in a layer.
+  // Total width of the MLPs that a token goes through in a layer.
   int32_t active_ffn_size() const {
     return experts.num_experts == 0
                ? ffn_size
@@ -77,8 +78,9 @@ struct ModelConfig {
   int32_t num_turned() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
 };
 
-// From the files of a directory; model/load_model_config.h takes names of models as well. kNotFound, kInvalidArgument (a field missing, of the wrong type or out of range), kUnsupported
-// (names the file, the field, its value and what is supported; or a GGUF file).
+// Reads the files of a directory; model/load_model_config.h also takes names of models. kNotFound;
+// kInvalidArgument (a field is missing, of the wrong type or out of range); kUnsupported (names the
+// file, the field, its value and what is supported; or a GGUF file).
 Result<ModelConfig> read_model_config(const std::string& directory);
 
 }  // namespace millrace::model

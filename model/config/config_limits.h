@@ -1,5 +1,5 @@
 // The largest numbers that a config.json may have: a few times those of the largest models in use
-// (126 layers, hidden 16384, ffn 53248, a vocabulary of 256 K), which keeps every product of two of
+// (126 layers, hidden 16384, ffn 53248, a vocabulary of 256 K). They keep every product of two of
 // them far from overflow.
 #pragma once
 

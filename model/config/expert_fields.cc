@@ -13,7 +13,7 @@ namespace {
 
 using Experts = Family::Experts;
 
-// Of the names that files have, the one that this file has.
+// Of the possible names of the field, the one that this file uses.
 std::string_view count_field(const JsonFields& fields) {
   if (fields.find("n_routed_experts") != nullptr) return "n_routed_experts";
   return fields.find("num_experts") == nullptr && fields.find("num_local_experts") != nullptr
@@ -32,8 +32,8 @@ Result<void> require(const JsonFields& fields, std::string_view name, std::strin
   return fields.unsupported(name, fmt::format("\"{}\"", value));
 }
 
-// Fields of DeepSeek and its kin, and the values with which they do nothing. Those that GLM-4 has too
-// are computed there.
+// Refuses fields of DeepSeek and related models unless they have the values with which they do
+// nothing. GLM-4 has some of them too; there they are implemented.
 Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   struct Variant {
     std::string_view field;
@@ -94,7 +94,7 @@ Result<void> read_layers(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
-// A shared expert of the width of so many.
+// Reads a shared expert, whose width is that of so many experts.
 Result<void> read_shared(const JsonFields& fields, std::string_view field, ModelConfig& config) {
   auto& experts = config.experts;
   MR_ASSIGN_OR_RETURN(const auto num_shared, fields.count_or(field, 1, kMaxExperts));
@@ -116,8 +116,9 @@ Result<void> read_first_dense(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
-// What GLM-4's mixtures have besides Qwen's fields: sigmoids, a factor, a shared expert of the width of
-// some, and MLPs in the first layers. The numbers are what Transformers assumes.
+// What GLM-4's mixtures have in addition to Qwen's fields: sigmoids, a factor, a shared expert as
+// wide as several experts, and MLPs in the first layers. The numbers are those that Transformers
+// assumes.
 Result<void> read_glm4(const JsonFields& fields, ModelConfig& config) {
   auto& experts = config.experts;
   experts.names = ExpertsConfig::Names::kGlm4;
@@ -129,7 +130,7 @@ Result<void> read_glm4(const JsonFields& fields, ModelConfig& config) {
   return read_first_dense(fields, config);
 }
 
-// Hy3's: the same, by other names, and layers one by one.
+// Hy3's: as GLM-4's, with other names, and with layers listed one by one.
 Result<void> read_hy3(const JsonFields& fields, ModelConfig& config) {
   auto& experts = config.experts;
   experts.names = ExpertsConfig::Names::kHy3;
@@ -158,7 +159,7 @@ Result<void> read_hy3(const JsonFields& fields, ModelConfig& config) {
   return {};
 }
 
-// MiniMax's: Mixtral's by sigmoids, whose shared expert has no width.
+// MiniMax's: Mixtral's with sigmoids; shared_intermediate_size must be 0 or absent.
 Result<void> read_minimax(const JsonFields& fields, ModelConfig& config) {
   auto& experts = config.experts;
   experts.names = ExpertsConfig::Names::kMiniMax;

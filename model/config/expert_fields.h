@@ -1,4 +1,4 @@
-// The mixture of experts that config.json states.
+// The mixture of experts that config.json describes.
 #pragma once
 
 #include "common/result.h"
@@ -8,8 +8,8 @@
 
 namespace millrace::model {
 
-// Fills `experts`; the dimensions are read already. kUnsupported: experts where the family has none,
-// and ways to choose and share them that are not computed here (DeepSeek's groups).
+// Fills `experts`; the dimensions must have been read. kUnsupported: experts where the family has
+// none, and ways to choose and group experts that are not implemented (DeepSeek's groups).
 Result<void> read_experts(const JsonFields& fields, const Family& family, ModelConfig& config);
 
 }  // namespace millrace::model

@@ -1,5 +1,5 @@
-// What tells one architecture from another where config.json does not say: a row for each that
-// `architectures` may name. A model is these parts, not a class.
+// What distinguishes one architecture from another where config.json does not say: a row for each
+// architecture that `architectures` may name. A model is a set of these parts, not a class.
 #pragma once
 
 #include <string>
@@ -13,20 +13,20 @@
 namespace millrace::model {
 
 struct Family {
-  // Which fields say that a layer attends to a window only.
+  // Which fields say that a layer attends only to a window.
   enum class Windows {
-    kNone,     // none do
+    kNone,     // no layer has a window
     kField,    // sliding_window, unless null, in all layers
     kMistral,  // the same, and 4096 where the field is absent
-    kByLayer,  // as kMistral, in the layers that layer_types says, or in all
-    kQwen,     // use_sliding_window, from layer max_window_layers on, or as layer_types says
-    kPattern,  // all but every so manieth, as sliding_window_pattern or layer_types says
+    kByLayer,  // as kMistral, in the layers that layer_types names, or in all
+    kQwen,     // use_sliding_window, from layer max_window_layers on, or by layer_types
+    kPattern,  // all but every nth, by sliding_window_pattern or layer_types
   };
 
-  // Whose fields and tensor names a mixture of experts in place of the MLP has.
+  // Whose field and tensor names the mixture of experts has.
   enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4, kHy3, kMiniMax };
 
-  // What Transformers assumes where a file does not say; 0: it must.
+  // What Transformers assumes where a file does not say; 0: the file must.
   struct Assumed {
     int32_t num_query_heads = 0, num_kv_heads = 0, vocab_size = 0;
     int64_t positions = 0;
@@ -34,39 +34,39 @@ struct Family {
 
   std::string_view architecture;
   LayerNorms norms = LayerNorms::kBefore;
-  float norm_offset = 0;  // of the weights of all RMS norms: checkpoints have them less this
+  float norm_offset = 0;          // of all RMS norms' weights: checkpoints store them less this
   bool scaled_embedding = false;  // times sqrt(hidden_size)
   bool scaled_queries = false;    // by query_pre_attn_scalar
-  bool tied_embeddings = false;   // what Transformers assumes, as of the following
+  bool tied_embeddings = false;   // what Transformers assumes; the next fields too
   int32_t head_dim = 0;           // 0: hidden_size / num_attention_heads
   kernels::Activation::Kind activation = kernels::Activation::Kind::kSilu;
   bool qkv_bias = false;          // always
-  bool qkv_bias_field = false;    // as attention_bias says; where neither, it must be false
+  bool qkv_bias_field = false;    // as attention_bias says; without either it must be false
   bool attention_bias = false;    // what Transformers assumes
   bool attention_sinks = false;   // a logit of each head in the softmax
   bool qk_norm = false;           // an RMS norm of each head of Q and K
   bool qk_norm_field = false;     // as use_qk_norm says
   bool joint_qk_norm = false;     // one over all heads of Q and one over all of K
-  bool fused_qkv = false;         // qkv_proj is a tensor
-  bool fused_gate_up = false;     // gate_up_proj is one
+  bool fused_qkv = false;         // qkv_proj is one tensor
+  bool fused_gate_up = false;     // gate_up_proj is one tensor
   bool partial_rotary = false;    // partial_rotary_factor
-  bool rotary_dim_field = false;  // or, where that is absent, rotary_dim
-  double rotary_share = 1;        // what Transformers assumes of it
-  bool interleaved_rope = false;  // neighbours are a pair
+  bool rotary_dim_field = false;  // rotary_dim, where partial_rotary_factor is absent
+  double rotary_share = 1;        // what Transformers assumes for it
+  bool interleaved_rope = false;  // neighbouring elements form a pair
   double rope_theta = 10000;      // what Transformers assumes
-  bool assumes_scaling = false;   // rope_scaling, where the file has none: refused
-  double local_rope_theta = 0;    // the same, of layers with a window; 0: no other
+  bool assumes_scaling = false;   // a scaling is assumed where the file has none: refused
+  double local_rope_theta = 0;    // rope_theta of layers with a window; 0: no separate one
   bool unrotated_layers = false;  // as no_rope_layers says
   Experts experts = Experts::kNone;
-  bool shared_expert = false;  // and an MLP beside them that all tokens go through
+  bool shared_expert = false;  // an MLP for all tokens in addition to the experts
   Windows windows = Windows::kNone;
   int32_t sliding_window = 4096;  // what Transformers assumes
-  int32_t window_pattern = 0;     // the same
+  int32_t window_pattern = 0;     // what Transformers assumes
   double rms_norm_eps = 1e-6;     // what Transformers assumes when the file does not say
   Assumed assumed;
 };
 
-// kUnsupported names those there are.
+// kUnsupported names the supported architectures.
 Result<const Family*> read_family(const JsonFields& fields);
 
 }  // namespace millrace::model

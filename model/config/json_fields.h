@@ -1,4 +1,4 @@
-// The fields of one JSON object of a file, read with type and range: every error names the file,
+// Reads the fields of one JSON object of a file with type and range. Every error names the file,
 // the field, the value found and what would have been right.
 #pragma once
 
@@ -33,7 +33,7 @@ class JsonFields {
 
   // "config.json: num_heads = 0: expected ..."; `expected` says what would have been right.
   Error invalid(std::string_view name, std::string_view expected) const;
-  // kUnsupported; `supported` says what is.
+  // kUnsupported; `supported` says what is supported.
   Error unsupported(std::string_view name, std::string_view supported) const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 namespace json = boost::json;
 using json::error_code;
 
-// Follows a document without building it and stops at the first key an object has seen before.
+// Scans a document without building it, and stops at the first key that an object has seen before.
 // The names and signatures are those of boost::json::basic_parser's handlers.
 class DuplicateKeyFinder {
  public:

@@ -1,5 +1,5 @@
-// JSON that somebody else wrote: parsed with a limit on depth, and refused when an object names a
-// key twice (which of the two counts differs between parsers, so a file could mean two things).
+// JSON from untrusted sources: parsed with a limit on depth, and refused when an object repeats a
+// key (parsers differ in which of the two counts, so a file could mean two things).
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -11,11 +11,12 @@
 
 namespace millrace::model {
 
-// kInvalidArgument with the place ("JSON: syntax error at byte 17"). The caller has limited the
-// size of `text` and names the file.
+// kInvalidArgument with the place ("JSON: syntax error at byte 17"). The caller must limit the size
+// of `text` and name the file.
 Result<boost::json::value> parse_json(std::string_view text, int max_depth);
 
-// For messages: as JSON, so that control characters cannot reach a terminal, and cut when long.
+// For messages: formatted as JSON, so that control characters cannot reach a terminal, and cut when
+// long.
 std::string quoted(const boost::json::value& value);
 using millrace::quoted;  // of text
 

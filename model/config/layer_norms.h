@@ -1,4 +1,4 @@
-// Where the layers of a model normalise, and what checkpoints call the weights of that.
+// Where the layers of a model normalise, and what checkpoints call the weights.
 #pragma once
 
 namespace millrace::model {
@@ -6,10 +6,11 @@ namespace millrace::model {
 enum class LayerNorms {
   // Before attention and before the MLP: input_layernorm, post_attention_layernorm.
   kBefore,
-  // And after each, before it joins the residual stream: input_layernorm, post_attention_layernorm;
-  // pre_feedforward_layernorm, post_feedforward_layernorm.
+  // Also after each, before the result joins the residual stream: input_layernorm,
+  // post_attention_layernorm; pre_feedforward_layernorm, post_feedforward_layernorm.
   kGemma,
-  // The same: input_layernorm, post_self_attn_layernorm; post_attention_layernorm, post_mlp_layernorm.
+  // As kGemma, with other names: input_layernorm, post_self_attn_layernorm;
+  // post_attention_layernorm, post_mlp_layernorm.
   kGlm4,
 };
 

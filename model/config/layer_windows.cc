@@ -51,7 +51,7 @@ Result<int32_t> read_window(const JsonFields& fields, const Family& family, bool
   return fields.count_or("sliding_window", family.sliding_window, kMaxPositions);
 }
 
-// Which layers slide where no layer_types say so.
+// Which layers have a window where layer_types does not say.
 Result<std::vector<bool>> default_layers(const JsonFields& fields, const Family& family,
                                          const ModelConfig& config) {
   std::vector<bool> slides(static_cast<size_t>(config.num_layers), true);

@@ -1,4 +1,4 @@
-// Sliding windows: which layers of a model attend to the last tokens only, and to how many.
+// Sliding windows: which layers of a model attend only to the last tokens, and to how many.
 #pragma once
 
 #include "common/result.h"
@@ -8,11 +8,12 @@
 
 namespace millrace::model {
 
-// Fills layer_windows: of each layer the keys that a row sees, itself and those before it; 0: all.
-// Empty where no layer has a window shorter than the longest prompt, which `config` has already, with
-// the number of layers. And local_rope_layers, where the family has them. As Transformers 5.19 reads
-// the fields. `has_field`: whether sliding_window is there, null or not: Mistral takes 4096 where it
-// is not. kUnsupported: what says two things.
+// Fills layer_windows with the number of keys that a row sees in each layer, itself and those
+// before it; 0: all. Empty where no layer has a window shorter than the longest prompt. Also fills
+// local_rope_layers, where the family has them. `config` must already have the longest prompt and
+// the number of layers. Fields are read as Transformers 5.19 reads them. `has_field`: whether
+// sliding_window is present, null or not: Mistral assumes 4096 where it is absent. kUnsupported:
+// contradictory fields.
 Result<void> read_layer_windows(const JsonFields& fields, const Family& family, bool has_field,
                                 ModelConfig& config);
 

@@ -55,7 +55,7 @@ Result<void> read_group_weights(const JsonFields& weights, Float8Format& format)
   return {};
 }
 
-// A field whose object must say nothing, if it is there: what it says would change the weights.
+// A field whose object, if present, must be empty: its contents would change the weights.
 Result<void> require_empty(const JsonFields& fields, std::string_view name) {
   const auto* value = fields.find(name);
   if (value == nullptr || (value->is_object() && value->get_object().empty())) return {};
@@ -76,7 +76,7 @@ Result<std::optional<Float8Format>> read_compressed_tensors(const JsonFields& fi
     MR_ASSIGN_OR_RETURN(const auto group,
                         groups.object({member.key().data(), member.key().size()}));
     MR_RETURN_IF_ERROR(require(group, "format", "float-quantized"));
-    if (group.find("weights") == nullptr) continue;  // of activations only
+    if (group.find("weights") == nullptr) continue;  // a group of activations only
     MR_ASSIGN_OR_RETURN(const auto weights, group.object("weights"));
     MR_RETURN_IF_ERROR(read_group_weights(weights, *format));
   }

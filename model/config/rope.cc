@@ -8,8 +8,8 @@ namespace millrace::model {
 
 namespace {
 
-// Each of these gives the frequency of dimension pair i, which unscaled would be `frequency`. They
-// follow Transformers' functions of ROPE_INIT_FUNCTIONS (modeling_rope_utils.py).
+// Each operator returns the frequency of dimension pair i, which would be `frequency` without
+// scaling. They follow Transformers' functions of ROPE_INIT_FUNCTIONS (modeling_rope_utils.py).
 struct Scale {
   const ModelConfig& config;
   int32_t i;
@@ -32,7 +32,7 @@ struct Scale {
     return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
   }
 
-  // As llama3, but mixed linearly in the number of the dimension.
+  // As llama3, but mixed linearly in the dimension's number.
   double operator()(const YarnRopeScaling& scaling) const {
     double low = dimension_of(scaling, scaling.beta_fast);
     double high = dimension_of(scaling, scaling.beta_slow);
@@ -42,7 +42,7 @@ struct Scale {
     }
     low = std::max(low, 0.0);
     high = std::min(high, config.num_turned() - 1.0);
-    if (low == high) high += 0.001;  // as there
+    if (low == high) high += 0.001;  // as in Transformers
     const double stretched = std::clamp((i - low) / (high - low), 0.0, 1.0);
     return stretched * frequency / scaling.factor + (1 - stretched) * frequency;
   }
@@ -53,7 +53,7 @@ struct Scale {
   }
 
  private:
-  // The pair, as a fraction, that makes so many turns within the original context.
+  // The pair, as a fraction, that makes `turns` turns within the original context.
   double dimension_of(const YarnRopeScaling& scaling, double turns) const {
     const double wavelength = scaling.original_max_position_embeddings / turns;
     return config.num_turned() * std::log(wavelength / (2 * std::numbers::pi)) /

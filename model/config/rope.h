@@ -8,16 +8,16 @@
 
 namespace millrace::model {
 
-// The longest prompt of the frequencies for short ones; 0 where all prompts have the same.
+// The longest prompt that uses the frequencies for short prompts; 0 where all prompts use the same.
 int64_t max_short_rope_tokens(const ModelConfig& config);
 
-// [num_turned / 2], theta^(-2 i / num_turned), scaled as the config says. `long_prompt`: of
-// LongRoPE's two sets, that for prompts beyond max_short_rope_tokens. Computed in double.
+// [num_turned / 2], theta^(-2 i / num_turned), scaled as the config says. `long_prompt`: selects,
+// of LongRoPE's two sets, the one for prompts beyond max_short_rope_tokens. Computed in double.
 std::vector<float> rope_inv_freq(const ModelConfig& config, bool long_prompt = false);
-// Of local_rope_layers.
+// For local_rope_layers.
 std::vector<float> local_rope_inv_freq(const ModelConfig& config);
 
-// What cosines and sines are multiplied with; in local_rope_layers 1.
+// The factor of cosines and sines; 1 in local_rope_layers.
 float rope_turn_scale(const ModelConfig& config);
 
 }  // namespace millrace::model

@@ -20,7 +20,7 @@ constexpr std::string_view kSupported =
 // The rotary embedding's own fields, and those of the file around them.
 class RopeReader {
  public:
-  // `stretches`: whether max_position_embeddings is of before the scaling.
+  // `stretches`: whether max_position_embeddings is the length before scaling.
   RopeReader(const JsonFields& fields, const JsonFields& rope, bool stretches, ModelConfig& config)
       : fields_(fields), rope_(rope), stretches_(stretches), config_(config) {}
 
@@ -92,7 +92,7 @@ class RopeReader {
     return {};
   }
 
-  // Phi-3 has it outside; where it is nowhere, the file's length is the original one.
+  // Phi-3 has the field outside; where it is absent, the file's length is the original one.
   Result<double> original_positions() const {
     constexpr std::string_view kName = "original_max_position_embeddings";
     if (fields_.find(kName) != nullptr) return fields_.number(kName, 1, kMaxPositions);
@@ -121,7 +121,7 @@ class RopeReader {
     return numbers;
   }
 
-  // Some files say the length before scaling, some that after it.
+  // Some files give the length before scaling, some the length after it.
   Result<void> stretch_positions(double positions) {
     if (!stretches_) return {};
     config_.max_position_embeddings =
@@ -136,7 +136,7 @@ class RopeReader {
   ModelConfig& config_;
 };
 
-// MiniMax's, the elements themselves.
+// MiniMax's: the number of rotated elements itself.
 Result<void> read_named_rotary_dim(const JsonFields& fields, ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(const auto dim, fields.count("rotary_dim", config.head_dim));
   if (dim % 2 != 0) {
@@ -165,7 +165,7 @@ Result<void> read_rotary_dim(const JsonFields& fields, const Family& family, Mod
   return {};
 }
 
-// What rope_scaling or rope_parameters say; `file` is around them.
+// Reads rope_scaling or rope_parameters; `file` is the surrounding object.
 Result<void> read_parameters(const JsonFields& file, const JsonFields& rope, bool newer,
                              const Family& family, ModelConfig& config) {
   if (newer) {
@@ -178,12 +178,12 @@ Result<void> read_parameters(const JsonFields& file, const JsonFields& rope, boo
   // Files from before Transformers 4.43 say "type".
   const char* type_field = rope.find("rope_type") ? "rope_type" : "type";
   MR_ASSIGN_OR_RETURN(const auto type, rope.string_or(type_field, newer ? "default" : ""));
-  // Gemma's length is that of after the scaling.
+  // Gemma's length is the one after scaling.
   const bool stretches = family.local_rope_theta == 0;
   return RopeReader(file, rope, stretches, config).read(type_field, type);
 }
 
-// Of layers with a window.
+// For layers with a window.
 Result<void> read_local_rope(const JsonFields& rope, ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(config.local_rope_theta,
                       rope.number_or("rope_theta", config.local_rope_theta, 1, kMaxTheta));

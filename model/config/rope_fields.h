@@ -1,4 +1,4 @@
-// The rotary embedding that config.json states.
+// The rotary embedding that config.json describes.
 #pragma once
 
 #include "common/result.h"
@@ -9,10 +9,10 @@
 namespace millrace::model {
 
 // Fills rope_theta, local_rope_theta, rotary_dim and rope_scaling, and raises
-// max_position_embeddings to what the scaling makes of it. Dimensions are read already. Two forms:
-// rope_scaling next to rope_theta, as most files have it, or rope_parameters with both inside, as
-// newer Transformers write it; where layers with a window turn by another theta, rope_local_base_freq
-// beside them, or rope_parameters for either kind of layers.
+// max_position_embeddings by the scaling. Dimensions must have been read. Two forms exist:
+// rope_scaling next to rope_theta, as in most files, or rope_parameters with both inside, as newer
+// Transformers write it. Where layers with a window rotate by another theta, there is also
+// rope_local_base_freq, or rope_parameters has an entry for each kind of layer.
 Result<void> read_rope(const JsonFields& fields, const Family& family, ModelConfig& config);
 
 }  // namespace millrace::model

@@ -13,7 +13,8 @@ namespace millrace::model {
 
 namespace {
 
-// An architecture for images and text, the model_type of its text_config, and what that is.
+// An architecture for images and text, the model_type of its text_config, and that text model's
+// architecture.
 struct Wrapped {
   std::string_view architecture, model_type, text_architecture;
 };
@@ -22,7 +23,7 @@ constexpr std::array kWrapped = {
     Wrapped{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 };
 
-// Empty where there is not one of them.
+// Empty unless there is exactly one architecture.
 std::string_view architecture_of(const boost::json::object& config) {
   const auto* names = config.if_contains("architectures");
   if (names == nullptr || !names->is_array() || names->get_array().size() != 1) return {};

@@ -1,5 +1,6 @@
-// The text model of a checkpoint for images and text. Its config.json has the text model's fields in
-// text_config, and that model's tensors have a prefix (Checkpoint). Images are not computed.
+// The text model of a checkpoint for images and text. Its config.json has the text model's fields
+// in text_config, and the text model's tensors have a prefix (Checkpoint). Images are not
+// supported.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -9,10 +10,10 @@
 
 namespace millrace::model {
 
-// What the text model's own config.json would say: text_config with the architecture of its kind,
-// and with what the file has around it of quantization_config and eos_token_id. Files of other
-// architectures as they are. `path` is for messages. kInvalidArgument, kUnsupported (a kind of text
-// model that is not computed).
+// What the text model's own config.json would say: text_config, with the architecture of its kind,
+// and with quantization_config and eos_token_id from the surrounding file. Files of other
+// architectures are returned unchanged. `path` is for messages. kInvalidArgument; kUnsupported (an
+// unsupported kind of text model).
 Result<boost::json::object> text_config(boost::json::object config, const std::string& path);
 
 }  // namespace millrace::model

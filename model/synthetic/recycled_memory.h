@@ -1,5 +1,5 @@
-// Host memory that is used again once nobody holds it: the first touch of a page costs more than
-// what is written to it.
+// Host memory that is reused once nobody holds it: the first touch of a memory page costs more than
+// writing to it.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace millrace::model {
 
-// One thread at a time. What was taken may outlive it.
+// One thread at a time. Taken memory may outlive this object.
 class RecycledMemory {
  public:
-  // At least `bytes`, uninitialised.
+  // Returns at least `bytes`, uninitialised.
   std::shared_ptr<AlignedBuffer> take(int64_t bytes);
 
  private:

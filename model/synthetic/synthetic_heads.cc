@@ -10,8 +10,8 @@ namespace millrace::model {
 
 namespace {
 
-// Radians a token. Faster pairs would cut bands into slivers narrower than a row tile, slower ones
-// than the second hardly move within a prompt.
+// Radians a token. Faster pairs would cut bands into slivers narrower than a row tile. Pairs slower
+// than kSlowestBand hardly move within a prompt.
 constexpr double kFastestBand = 0.05;
 constexpr double kSlowestBand = 1e-5;
 // Half a radian in 2^20 tokens: columns keep 88 % of their score over that distance.
@@ -20,15 +20,16 @@ constexpr double kFastestColumn = 0.5 / (1 << 20);
 // Standard deviation of f(o), in nats, drawn for each query head.
 constexpr double kMinBandNats = 4;
 constexpr double kMaxBandNats = 6;
-// Phases up to 1.4 radians leave 0.7 of all amplitudes at offset 0, three leave almost nothing.
+// Phases up to 1.4 radians leave 0.7 of all amplitudes at offset 0; phases up to 3 leave almost
+// none.
 constexpr double kMinSpread = 1.4;
 constexpr double kMaxSpread = 3.0;
-// What the heaviest token's key gets, drawn for each query head: as much as the highest peak of
-// f(o) in one head, little beside it in another.
+// What the heaviest token's key gets, drawn for each query head: in one head as much as the highest
+// peak of f(o), in another little compared with it.
 constexpr double kMinHeavyNats = 14;
 constexpr double kMaxHeavyNats = 19;
-// Length of Q's bias in a slow pair of the middling head: about that of the other pairs, so that
-// no part of K's noise is magnified.
+// Length of Q's bias in a slow pair of the middling head: about that of the other pairs, so that no
+// part of K's noise is amplified.
 constexpr double kColumnBias = 4;
 
 constexpr int64_t kHeavyOneIn = 512;
@@ -69,7 +70,7 @@ class HeadWriter {
   int32_t half_;
 };
 
-// Phases of K, which are the query heads' to start from: what they share does not reach a score.
+// Phases of K, from which the query heads' phases start: what both share does not affect a score.
 double key_phase(uint64_t seed, int32_t kv_head, int32_t pair) {
   return mixed_uniform(mixed_bits(seed, static_cast<uint64_t>(kv_head)),
                        static_cast<uint64_t>(pair), -std::numbers::pi, std::numbers::pi);
@@ -85,8 +86,8 @@ SyntheticHeads synthetic_heads(const ModelConfig& config, uint64_t seed, int32_t
   const uint64_t keys = mixed_bits(named_seed(seed, "keys"), static_cast<uint64_t>(layer));
   const uint64_t queries = mixed_bits(named_seed(seed, "queries"), static_cast<uint64_t>(layer));
 
-  // A cosine of amplitude a has variance a^2 / 2. Q and K of the middling head have equal lengths;
-  // what a query head draws stretches its own.
+  // A cosine of amplitude a has variance a^2 / 2. In the middling head, Q and K have equal lengths;
+  // what a query head draws only scales its own Q.
   constexpr double kBandNats = (kMinBandNats + kMaxBandNats) / 2;
   constexpr double kHeavyNats = (kMinHeavyNats + kMaxHeavyNats) / 2;
   const double band_length = std::sqrt(kBandNats * std::sqrt(2 / num_bands) * root_dim);

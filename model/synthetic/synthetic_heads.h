@@ -1,23 +1,25 @@
 // What makes the heads of a synthetic model attend to something: biases on Q and K, and a direction
 // of K that heavy tokens have. Weights alone would not: scores of random Q and K are noise, softmax
-// over them is uniform, and any index then holds as little as its share of the keys. Trained heads
-// show a few diagonals, a local band, and columns that all rows look at; so do these.
+// over them is uniform, and any index then holds only its share of the keys. Trained heads show a
+// few diagonals, a local band, and columns that all rows look at; so do these.
 //
 // Bands. RoPE turns the pair (i, i + head_dim / 2) of a query at t and a key at s by w_i t and w_i
 // s, so constant parts of Q and K meet in a score that depends on the offset o = t - s alone:
 //   f(o) = sum over i of a_i cos(w_i o + phi_i).
-// Used are the pairs whose wavelength is 126 to 628,000 tokens, all at one amplitude, with phases
-// drawn for each query head from [-spread, spread]: a random function at scales a factor 1.3 apart.
-// Its highest peaks take most of the softmax, since its standard deviation (4 to 6 nats) exceeds
-// what as many independent draws would need for that, sqrt(2 ln n) (Derrida's random energy model).
-// Small scales refine large ones, so peaks stand together: the 6,096 best offsets out of 131,072
-// make some 60 bands, the best 700 about ten. `spread` decides how much stands at offset 0.
+// The pairs used are those with a wavelength of 126 to 628,000 tokens, all at one amplitude, with
+// phases drawn for each query head from [-spread, spread]: a random function at scales a factor 1.3
+// apart. Its highest peaks take most of the softmax, since its standard deviation (4 to 6 nats)
+// exceeds what the same number of independent draws would need for that, sqrt(2 ln n) (Derrida's
+// random energy model). Small scales refine large ones, so peaks are clustered: the 6,096 best
+// offsets out of 131,072 make some 60 bands, the best 700 about ten. `spread` decides how much of
+// the function is at offset 0.
 //
 // Columns. Hidden coordinate 0 belongs to heavy tokens: no other weight reads it and no layer
-// writes it. K's weights turn it into a vector of the pairs too slow to move within 2^20 tokens,
-// where Q has a bias: every row of a head gives a heavy key the same `heavy_nats` more. They also
-// take K's bias of the other pairs back, by two thirds at least: scores add, so a heavy key inside
-// a band would otherwise outweigh all that is only the one or the other.
+// writes it. K's weights turn it into a vector of the pairs that are too slow to move within 2^20
+// tokens. Q has a bias there, so every row of a head gives a heavy key the same additional
+// `heavy_nats`. The weights also cancel K's bias of the other pairs, by two thirds at least: scores
+// add, so a heavy key inside a band would otherwise outweigh all keys that are only heavy or only
+// in a band.
 //
 // Together, at 131,072 tokens and a head dimension of 128 (eight heads of layer 0, indexes from the
 // last 64 rows, mass of three rows in the middle):
@@ -45,8 +47,8 @@ struct SyntheticHeads {
 
 SyntheticHeads synthetic_heads(const ModelConfig& config, uint64_t seed, int32_t layer);
 
-// Hidden coordinate 0 of a token's embedding: 0, or the heaviness of one token in 512, between half
-// of kHeaviest and all of it. Token 0 begins prompts and is heavier still: a sink.
+// Hidden coordinate 0 of a token's embedding: for one token in 512 its heaviness, between half of
+// kHeaviest and kHeaviest; for all others 0. Token 0 begins prompts and is heavier still: a sink.
 inline constexpr float kHeaviest = 8;
 inline constexpr float kSinkHeaviness = 10;
 float token_heaviness(uint64_t seed, int32_t token);

@@ -14,7 +14,7 @@ constexpr std::string_view kPrefix = "synthetic:";
 constexpr uint64_t kDefaultSeed = 1;
 
 constexpr int64_t kMaxPositions = 4 << 20;
-// What Llama 3 stretched to 262,144 tokens (gradientai) has, and Qwen2.5-1M.
+// The values of Llama 3 stretched to 262,144 tokens (gradientai), and of Qwen2.5-1M.
 constexpr double kLlamaRopeTheta = 283461213;
 constexpr double kQwenRopeTheta = 1e7;
 

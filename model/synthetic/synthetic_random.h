@@ -1,5 +1,5 @@
-// Random numbers as a function of (seed, index): no generator state, so that any element can be
-// made anywhere and in any order.
+// Random numbers as a function of (seed, index): without generator state, any element can be made
+// anywhere and in any order.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline double mixed_uniform(uint64_t seed, uint64_t index, double low, double hi
   return low + (high - low) * 0x1p-53 * static_cast<double>(mixed_bits(seed, index) >> 11);
 }
 
-// A seed for what is called `name` (FNV-1a).
+// A seed for `name` (FNV-1a).
 inline uint64_t named_seed(uint64_t seed, std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) {

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kWindows = 1 << 20;  // places in the table where a row can begin
 constexpr double kResidualGrowth = 0.5;
-// The scale of what weights add to Q and K. Scores then vary by one or two nats around what biases
-// give.
+// The scale of what weights add to Q and K. Scores then vary by one or two nats around the score
+// that the biases give.
 constexpr double kContentScale = 0.5;
 
 // "model.layers.12.self_attn.q_proj.weight" is {12, "self_attn.q_proj.weight"}; a tensor outside
@@ -49,8 +49,8 @@ constexpr std::array<std::string_view, 12> kLayerTensors = {
     "self_attn.v_proj.bias",   "mlp.gate_proj.weight",
     "mlp.up_proj.weight",      "mlp.down_proj.weight"};
 
-// Of "mlp.experts.7.down_proj.weight", "down_proj.weight"; empty where `part` is of no expert below
-// `num_experts`.
+// "down_proj.weight" for "mlp.experts.7.down_proj.weight"; empty where `part` is not of an expert
+// below `num_experts`.
 std::string_view expert_part(std::string_view part, int32_t num_experts) {
   constexpr std::string_view kPrefix = "mlp.experts.";
   if (!part.starts_with(kPrefix)) return {};
@@ -82,7 +82,7 @@ float mixed_normal(uint64_t seed, uint64_t index) {
   return static_cast<float>(sum) * 0x1p-16F - 6.0F;
 }
 
-// More do not fill memory faster.
+// More threads do not fill memory faster.
 constexpr int64_t kMaxThreads = 16;
 
 // Calls body(row) for all rows, split over the machine's cores.

@@ -1,15 +1,15 @@
 // The tensors of a synthetic model, each made when it is asked for: 16 GB of weights take no disk,
-// and host memory for the tensors in use.
+// and host memory only for the tensors in use.
 //
 // A row of a random matrix is a window of one table of normals, at a place that follows from the
 // seed, the tensor's name and the row. So a row costs a copy, 16 GB take seconds, and ranks that
-// slice a tensor slice the same one. Rows that overlap in the table are equal up to a
-// shift, which no product notices.
+// slice a tensor slice the same one. Rows that overlap in the table are equal up to a shift, which
+// does not matter in products.
 //
-// Scales: the embedding has variance 1; what reads the residual stream keeps it (Q and K a quarter
-// of it, beside their biases); what all layers add to the stream has variance kResidualGrowth at
-// most, so that heavy tokens stay heavy to the end. The structure of Q and K:
-// model/synthetic/synthetic_heads.h.
+// Scales: the embedding has variance 1. Matrices that read the residual stream keep that variance
+// (Q and K a quarter of it, besides their biases). What all layers together add to the stream has
+// variance kResidualGrowth at most, so that heavy tokens stay heavy to the end. The structure of Q
+// and K: model/synthetic/synthetic_heads.h.
 #pragma once
 
 #include <map>
@@ -32,7 +32,7 @@ class SyntheticTensors final : public TensorSource {
   // kNotFound for a name that models of this config do not have.
   Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
   bool contains(std::string_view name) const override;
-  // Of the seed: the config says the rest.
+  // The seed; the config says the rest.
   uint64_t fingerprint() const override { return seed_; }
 
  private:
@@ -45,11 +45,11 @@ class SyntheticTensors final : public TensorSource {
   // Normals of standard deviation `scale`.
   const std::vector<BFloat16>& table(double scale) const;
   Values room_for(int64_t count) const;
-  // A matrix of standard deviation `scale`. What is in hidden coordinate 0 belongs to heavy tokens:
-  // the caller overwrites it.
+  // A matrix of standard deviation `scale`. Hidden coordinate 0 belongs to heavy tokens, so the
+  // caller overwrites it.
   Values random_matrix(std::string_view name, std::span<const int64_t> shape, double scale) const;
   Values embedding(std::string_view name, std::span<const int64_t> shape) const;
-  // Reads the residual stream; `first_column` is its part of hidden coordinate 0, zeros if empty.
+  // Reads the residual stream; `first_column` is its part for hidden coordinate 0, zeros if empty.
   Values reader(std::string_view name, std::span<const int64_t> shape, double scale,
                 std::span<const float> first_column = {}) const;
   // Adds to the residual stream.

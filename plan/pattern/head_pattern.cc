@@ -16,8 +16,8 @@ constexpr std::string_view kForms =
     "dense, a-shape:S,W, vertical-slash:V,S, block-sparse:K, elastic:ALPHA,BETA, "
     "adaptive[:GAMMA[,ENOUGH[,ROWS]]], auto";
 
-// Ranges. What a client may ask for bounds the memory of an index and the time to build it: lists
-// of 64 K columns, slashes or pages a head are three times what any published plan asks for
+// Ranges. They bound the memory of an index, and the time to build it, for what a client may ask:
+// lists of 64 K columns, slashes or pages a head are three times what any published plan asks for
 // (22,032). Positions are int32.
 constexpr int32_t kMaxSelected = 1 << 16;
 constexpr int32_t kMaxTokens = 1 << 30;
@@ -33,7 +33,7 @@ std::optional<Pattern> pattern_of(std::string_view name) {
   return std::nullopt;
 }
 
-// A number of a pattern: where it is kept, and what it may be.
+// A number of a pattern: where it is stored, and its range.
 struct Parameter {
   std::string_view name;
   std::variant<int32_t*, float*> value;
@@ -41,7 +41,7 @@ struct Parameter {
   double max;
   bool optional = false;
 
-  // False when the text is not a number of the type as a whole.
+  // False unless the whole text is a number of the type.
   bool read(std::string_view text) const {
     return std::visit(
         [&](auto* number) {
@@ -56,7 +56,7 @@ struct Parameter {
   }
 };
 
-// In the order of the text form. Shares of less than a millionth are slips.
+// In the order of the text form. Shares below a millionth are errors.
 std::vector<Parameter> parameters_of(HeadPattern& head) {
   constexpr double kMinShare = 1e-6F;
   switch (head.pattern) {
@@ -89,7 +89,7 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
   return parts;
 }
 
-// Fills the pattern's numbers from what stands behind the colon.
+// Fills the pattern's numbers from the text after the colon.
 Result<void> read_parameters(std::string_view text, HeadPattern& head) {
   const auto parameters = parameters_of(head);
   const auto arguments = split_at_commas(text);

@@ -17,12 +17,13 @@ enum class Pattern : uint8_t {
   kVerticalSlash,  // MInference
   kBlockSparse,    // MInference
   kElastic,        // sink block and a window of alpha + beta * N tokens (MoA)
-  kAdaptive,       // ours: a scan of true keys by sampled rows of each row tile
+  kAdaptive,       // ours: sampled rows of each row tile scan the true keys
 };
 
 std::string_view pattern_name(Pattern pattern);  // as in the text form
 
-// Whether it lists blocks row tile by row tile. The lists of other patterns serve all rows alike.
+// Whether the pattern lists blocks for each row tile. The lists of other patterns serve all rows
+// alike.
 inline bool uses_blocks(Pattern pattern) {
   return pattern == Pattern::kBlockSparse || pattern == Pattern::kAdaptive;
 }
@@ -45,17 +46,17 @@ struct HeadPattern {
   bool operator==(const HeadPattern&) const = default;
 };
 
-// One pattern from its text form. kInvalidArgument: says what is wrong and the forms that exist.
+// Parses one pattern from its text form. kInvalidArgument says what is wrong and which forms exist.
 Result<HeadPattern> parse_head_pattern(std::string_view text);
-// The text form; parse_head_pattern gives the same pattern back.
+// The text form; parse_head_pattern returns the same pattern for it.
 std::string format_head_pattern(const HeadPattern& pattern);
-// kInvalidArgument when a number is outside its range: what plans from any source go through.
+// kInvalidArgument when a number is out of range. Plans from any source go through this check.
 Result<HeadPattern> checked_head_pattern(HeadPattern pattern);
 
-// A plan of one pattern for all heads, which is all that a request may name, also asks for "auto":
-// dense for short prompts, adaptive for long ones.
+// A request may name a plan of one pattern for all heads, or "auto": dense for short prompts,
+// adaptive for long ones.
 inline constexpr std::string_view kAutoPlan = "auto";
-// Whether a request may name it: a pattern in its text form, or kAutoPlan.
+// Whether a request may name `text`: a pattern in its text form, or kAutoPlan.
 Result<void> check_plan_text(std::string_view text);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Which lines of a job's input are run, and by which id each goes. Rank 0's.
+// Decides which lines of a job's input are run, and under which id each. Rank 0 only.
 #pragma once
 
 #include <set>
@@ -19,8 +19,8 @@ class BatchAdmission {
   BatchAdmission(const PromptLimits& limits, const BatchOptions& options, BatchText& text)
       : limits_(limits), options_(options), text_(text) {}
 
-  // The line's id, or "line-N" where it has none. kInvalidArgument where an earlier line has it: that
-  // line's result is the one that goes by it.
+  // The line's id, or "line-N" where it has none. kInvalidArgument where an earlier line already
+  // has this id: the id then names that line's result.
   Result<std::string> claim_id(const InputLine& line);
   // What the line asks for, as token ids, if it can be run.
   Result<BatchPrompt> admit(const InputLine& line) const;

@@ -6,7 +6,7 @@
 
 namespace millrace::worker {
 
-// But for the targets of probes, which rank 0 alone needs.
+// Without the targets of probes, which only rank 0 needs.
 protocol::GroupCommand to_command(const BatchPrompt& prompt);
 BatchPrompt from_command(const protocol::RunPrompt& run);
 

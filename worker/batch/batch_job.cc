@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Never the file that the results go to, whatever it is called.
+// Refuses the file to which the results go, whatever its name.
 Result<std::unique_ptr<InputLines>> open_input(const BatchOptions& options) {
   const std::string& path = options.input_path;
   std::error_code ignored;
@@ -30,8 +30,8 @@ Result<std::unique_ptr<InputLines>> open_input(const BatchOptions& options) {
   return InputLines::open(path, options.max_line_bytes);
 }
 
-// Rank 0, idle, lets the others wait for kCommandInterval; it may also be reading a long line or
-// writing results.
+// Rank 0, when idle, makes the others wait for kCommandInterval. It may also be reading a long line
+// or writing results.
 SyncTimeouts timeouts_of(const BatchOptions& options) {
   return {.command = std::max<Duration>(4 * kCommandInterval, options.layer_timeout),
           .layer = options.layer_timeout};
@@ -55,7 +55,7 @@ Result<BatchSummary> BatchJob::run() {
   auto summary = lead();
   protocol::GroupCommand stop;
   stop.set_stop(true);
-  // Also after an error of rank 0 alone, so that the others end as well.
+  // Also sent after an error of rank 0 alone, so that the others end as well.
   const auto shared = broadcast_command(sync_.world(), stop, Deadline::after(kCommandTimeout));
   if (summary.ok() && !shared.ok()) return shared.error();
   return summary;
@@ -90,7 +90,7 @@ Result<BatchSummary> BatchJob::lead() {
     if (blank && line->num_bytes <= options_.max_line_bytes) continue;
     MR_RETURN_IF_ERROR(run_line(*line, results, summary));
     bar.update(bytes_read, fmt::format("{} done, {} failed", summary.num_ok, summary.num_failed));
-    // Who writes the input may take as long as it takes.
+    // Whoever writes the input may take any time.
     sync_.expect_nothing();
   }
   bar.finish();
@@ -98,7 +98,7 @@ Result<BatchSummary> BatchJob::lead() {
   return summary;
 }
 
-// The other ranks wait for a command, and take rank 0 for lost when none comes.
+// The other ranks wait for a command, and treat rank 0 as lost when none comes.
 Result<std::optional<InputLine>> BatchJob::next_line(InputLines& input) {
   auto line = input.next(Deadline::after(kCommandInterval));
   if (!line.ok() || line->has_value() || input.at_end()) return line;

@@ -1,5 +1,5 @@
-// A batch job: every line of an input file through the engine, one result line each, in input
-// order. One bad prompt never ends the job; a group that broke does.
+// A batch job: runs every line of an input file through the engine and writes one result line each,
+// in input order. A bad prompt never ends the job; a broken group does.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class BatchJob {
   // `options` outlive the job.
   BatchJob(const BatchResources& resources, const BatchOptions& options);
 
-  // Collective. An error ends the job as a whole (input unreadable, results unwritable); what is
-  // wrong with one prompt is in its result line. kPeerLost: the group is broken, the process should
-  // end. The summary is rank 0's.
+  // Collective. An error ends the job as a whole (input unreadable, results unwritable); an error
+  // of one prompt is in its result line. kPeerLost: the group is broken, and the process should
+  // end. The summary is valid on rank 0.
   Result<BatchSummary> run();
 
  private:

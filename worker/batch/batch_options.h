@@ -1,4 +1,4 @@
-// What a batch job is told, the same on every rank, and what it works with on one.
+// A batch job's options, the same on every rank, and the resources that it uses on one rank.
 #pragma once
 
 #include <chrono>
@@ -25,10 +25,10 @@ struct BatchOptions {
   std::string tokenizer_python = "python3";
   std::string head_plan = "auto";
   double min_recall = 0;
-  bool resume = false;  // an earlier job's results stay, and what they have is not computed again
+  bool resume = false;  // keep an earlier job's results and do not compute them again
   bool save_kv = false;
   double kv_budget = 1;             // share of its pages that each layer keeps for generation
-  int64_t kv_budget_tokens = 0;     // the same in tokens, in place of the share; 0: not given
+  int64_t kv_budget_tokens = 0;     // the same in tokens, replaces the share; 0: not given
   kvstore::PageChoice page_choice;  // for studies: BudgetSink
   bool recall_by_head = false;      // in the result lines
   int64_t crossover_tokens = 0;
@@ -49,7 +49,7 @@ struct BatchResources {
   GroupWatch* watch = nullptr;          // null where nobody watches
 };
 
-// Of a rank that is up.
+// The resources of a rank that is up.
 inline BatchResources batch_resources(RankRuntime& runtime, GroupWatch* watch = nullptr) {
   return {.engine = runtime.engine(),
           .device = runtime.device(),

@@ -24,7 +24,7 @@ Result<json::object> parse_object(std::string_view line) {
   return std::move(value.get_object());
 }
 
-// An integer of [low, high], however JSON spelled it (1, 1.0).
+// An integer in [low, high], however JSON spells it (1, 1.0).
 Result<int64_t> integer(const json::value& value, std::string_view field, int64_t low,
                         int64_t high) {
   json::error_code status;
@@ -60,7 +60,7 @@ Result<void> read_bool(const json::object& object, std::string_view name, bool& 
   return {};
 }
 
-// Token ids or text, and not both.
+// Token ids or text, but not both.
 Result<void> read_prompt(const json::object& object, BatchPrompt& prompt) {
   const auto* tokens = object.if_contains("prompt_token_ids");
   const auto* text = object.if_contains("text");
@@ -81,7 +81,7 @@ Result<void> read_prompt(const json::object& object, BatchPrompt& prompt) {
   return {};
 }
 
-// Of token ids.
+// Only for a prompt of token ids.
 Result<void> check_probes(const BatchPrompt& prompt) {
   const auto& probes = prompt.probe_positions;
   const auto disorder = std::ranges::adjacent_find(probes, std::greater_equal());
@@ -113,7 +113,7 @@ json::array pairs(const std::vector<model::TokenScore>& tokens, float model::Tok
   return array;
 }
 
-// JSON has no word for what is no number.
+// JSON cannot express a number that is not finite.
 json::array finite_or_null(const std::vector<double>& numbers) {
   json::array array;
   for (const double number : numbers) {
@@ -122,7 +122,7 @@ json::array finite_or_null(const std::vector<double>& numbers) {
   return array;
 }
 
-// {"mean": [[...], ...], "least": [[...], ...]}, a row a layer.
+// {"mean": [[...], ...], "least": [[...], ...]}, one row a layer.
 json::object by_layer_and_head(const HeadRecalls& recalls) {
   json::array mean, least;
   for (size_t i = 0; i < recalls.all().size(); ++i) {

@@ -1,4 +1,4 @@
-// One line of a batch job's input and one of its output.
+// One line of a batch job's input, and one of its output.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr int32_t kMaxBatchNewTokens = 4096;
 
 struct BatchPrompt {
   std::string id;
-  std::optional<std::string> text;  // in place of token ids, which the tokenizer makes of it
+  std::optional<std::string> text;  // replaces token ids; the tokenizer makes them of it
   bool add_special_tokens = true;   // to the text
   std::vector<int32_t> token_ids;
   int32_t max_tokens = 1;
@@ -29,16 +29,16 @@ struct BatchPrompt {
   std::vector<int32_t> probe_target_ids;  // none, or one a probe; not negative
 };
 
-// {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "ignore_eos": false,
-// "probe_positions": [...], "probe_target_ids": [...]}; all but the first two optional. In place of
-// token ids may be "text" or, as a string, "prompt", with "add_special_tokens".
-// kInvalidArgument names the field; unknown fields are ignored, so that a job's input may carry
-// what its reader needs (expected answers).
+// {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "ignore_eos": false, "probe_positions":
+// [...], "probe_target_ids": [...]}; all but the first two are optional. "text" may replace the
+// token ids, as may "prompt" if it is a string, with "add_special_tokens". kInvalidArgument names
+// the field. Unknown fields are ignored, so that a job's input may carry what its reader needs
+// (expected answers).
 Result<BatchPrompt> parse_batch_prompt(std::string_view line);
-// The id of a line that could not be parsed otherwise; empty when there is none.
+// The id of a line that could not be parsed otherwise; empty when it has none.
 std::string batch_prompt_id(std::string_view line);
 
-// Of a prompt's cache, what a budget left out.
+// The pages of a prompt's cache that a budget left out.
 struct DroppedPages {
   int64_t pages = 0;  // of one layer and kv head each
   int64_t bytes = 0;
@@ -55,7 +55,7 @@ struct BatchResult {
   std::vector<double> probe_logprobs;
   double density = 0;
   double recall = 0;           // mean share of their attention mass that measured rows attended to
-  double recall_p01 = 0;       // what all but one in a hundred of them reach
+  double recall_p01 = 0;       // the share that all but one in a hundred of these rows reach
   HeadRecalls recall_by_head;  // where the job's options ask for it
   int64_t dense_for_length = 0;         // heads that ran densely because the prompt is short
   std::optional<DroppedPages> dropped;  // where there is a budget
@@ -65,7 +65,7 @@ struct BatchResult {
 
 std::string batch_result_line(const std::string& id, const BatchResult& result);
 std::string batch_error_line(const std::string& id, const Error& error);
-// The id in a result line of a prompt that went well; empty for any other line.
+// The id in the result line of a successful prompt; empty for any other line.
 std::string id_of_ok_line(std::string_view line);
 
 }  // namespace millrace::worker

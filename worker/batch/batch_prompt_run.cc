@@ -41,7 +41,7 @@ Result<BatchResult> BatchPromptRun::run() {
   return result;
 }
 
-// Of this rank alone.
+// On this rank alone.
 Result<model::HeadPlan> BatchPromptRun::plan() const {
   MR_ASSIGN_OR_RETURN(
       auto plan,
@@ -51,7 +51,7 @@ Result<model::HeadPlan> BatchPromptRun::plan() const {
                                 r_.device.info().sparse_cost);
 }
 
-// Every wait of the host within a step has the layer timeout; those of a GPU for its peers may have
+// Every wait of the host within a step has the layer timeout; a GPU's waits for its peers may have
 // none.
 void BatchPromptRun::expect(const std::string& step) {
   sync_.expect(step, 2 * sync_.timeouts().layer);
@@ -82,7 +82,7 @@ Result<BatchPromptRun::Sinks> BatchPromptRun::make_sinks() const {
 
 Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
   Stopwatch watch;
-  // All layers' K and V stay on the device then: nothing of an earlier prompt's may.
+  // All layers' K and V will stay on the device, so free what an earlier prompt left.
   if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
   auto sinks = make_sinks();
   MR_RETURN_IF_ERROR(sync_.all_agree(sinks.ok() ? Result<void>() : sinks.error()));
@@ -137,7 +137,7 @@ Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks
                            options_.layer_timeout);
 }
 
-// The manifest says that the files are whole, so all ranks have closed theirs before.
+// The manifest says that the files are complete, so all ranks must have closed theirs before.
 Result<void> BatchPromptRun::finish_files(const PrefillResult& result, Sinks& sinks) {
   expect("saving the cache");
   MR_RETURN_IF_ERROR(sync_.all_agree(sinks.file != nullptr ? sinks.file->close() : Result<void>()));
@@ -145,7 +145,7 @@ Result<void> BatchPromptRun::finish_files(const PrefillResult& result, Sinks& si
   return sync_.all_agree(sync_.is_root() ? save_manifest(result) : Result<void>());
 }
 
-// The cache in memory is what there is to be smaller.
+// Only the cache in memory is made smaller.
 Result<DroppedPages> BatchPromptRun::drop_pages(Sinks& sinks) {
   expect("dropping pages");
   const Deadline deadline = Deadline::after(options_.layer_timeout);

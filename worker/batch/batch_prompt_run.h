@@ -1,4 +1,4 @@
-// One prompt of a batch job on all ranks: prefill, its KV files, generation.
+// One prompt of a batch job on all ranks: prefill, KV files, generation.
 #pragma once
 
 #include <memory>
@@ -23,13 +23,13 @@ class BatchPromptRun {
   BatchPromptRun(const BatchResources& resources, const BatchOptions& options, RankSync& sync,
                  const BatchPrompt& prompt);
 
-  // Collective, once: a result on all ranks or an error on all, which leaves no files.
+  // Collective, called once: a result on all ranks or an error on all. An error leaves no files.
   Result<BatchResult> run();
 
  private:
-  // What takes the layers on this rank.
+  // The sinks that take the layers on this rank.
   struct Sinks {
-    std::unique_ptr<KvFileSink> file;      // where KV is saved, by one of the ranks that have it
+    std::unique_ptr<KvFileSink> file;      // where KV is saved, on one of the ranks that have it
     std::unique_ptr<RetainSink> retained;  // where more tokens are generated
     FanOutSink all;
     std::unique_ptr<BudgetSink> budget;  // where not all pages are kept: passes layers on to `all`

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A device or a pipe holds no results of an earlier job.
+// A device or a pipe has no results of an earlier job.
 bool has_content(const std::string& path) {
   std::error_code status;
   return fs::is_regular_file(path, status) && fs::file_size(path, status) > 0;
@@ -45,7 +45,7 @@ Result<void> BatchResults::read_earlier() {
   std::ifstream file(path_, std::ios::binary);
   uintmax_t whole_bytes = 0;
   for (std::string line; std::getline(file, line);) {
-    if (file.eof()) break;  // no newline: the job ended in the middle of it
+    if (file.eof()) break;  // no newline: the job ended in the middle of the line
     whole_bytes += line.size() + 1;
     if (auto id = id_of_ok_line(line); !id.empty()) done_.insert(std::move(id));
   }

@@ -1,4 +1,5 @@
-// results.jsonl of a batch job. What an earlier job wrote is never lost: it is refused, or resumed.
+// results.jsonl of a batch job. An earlier job's results are never lost: the job is refused, or
+// resumed.
 #pragma once
 
 #include <fstream>
@@ -17,13 +18,13 @@ struct BatchResultsOptions {
 class BatchResults {
  public:
   // kInvalidArgument when the file has results and the job does not resume. With `resume`, new
-  // lines go behind the old ones; a last line that an earlier job did not finish is cut off.
+  // lines are appended to the old ones; a last line that an earlier job did not finish is cut off.
   static Result<BatchResults> open(const BatchResultsOptions& options);
   static std::string path_in(const std::string& directory) { return directory + "/results.jsonl"; }
 
-  // Whether an earlier job's line says that this prompt went well.
+  // Whether a line of an earlier job says that this prompt succeeded.
   bool has(const std::string& id) const { return done_.contains(id); }
-  // Whole lines. `line_number`: of the input, for the error.
+  // Appends whole lines. `line_number`: the line of the input, for the error.
   Result<void> append(const std::string& lines, int64_t line_number);
 
  private:

@@ -1,4 +1,4 @@
-// Passes a layer on to several sinks.
+// Passes each layer on to several sinks.
 #pragma once
 
 #include <vector>

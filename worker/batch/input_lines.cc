@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kLongestPoll{60'000};  // poll() counts in a
 
 }  // namespace
 
-// Without O_NONBLOCK a pipe that nobody writes to yet cannot be opened.
+// Without O_NONBLOCK, opening a pipe would wait for a writer.
 Result<std::unique_ptr<InputLines>> InputLines::open(const std::string& path,
                                                      int64_t max_line_bytes) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -53,7 +53,7 @@ Result<std::optional<InputLine>> InputLines::next(Deadline deadline) {
   return std::optional(finish_line());
 }
 
-// Moves what the chunk has of the line; whether that is all of it.
+// Moves the chunk's part of the line; returns whether the line is complete.
 bool InputLines::take_from_chunk() {
   const auto begin = chunk_.begin() + static_cast<ptrdiff_t>(chunk_begin_);
   const auto end = chunk_.begin() + static_cast<ptrdiff_t>(chunk_end_);
@@ -74,7 +74,7 @@ InputLine InputLines::finish_line() {
   return std::exchange(line_, InputLine{.number = next_number});
 }
 
-// A file always has bytes or an end; a line of many chunks is no reason to miss the deadline.
+// A file always has bytes or an end, but a line of many chunks must not miss the deadline.
 Result<bool> InputLines::wait_for_bytes(Deadline deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());

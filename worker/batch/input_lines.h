@@ -1,5 +1,5 @@
-// The lines of a file, or of a pipe whose writer may take any time: a reader gets back to its other
-// duties at a deadline. No line takes more memory than a limit.
+// The lines of a file, or of a pipe whose writer may take any time: a read returns at its deadline,
+// so that the reader can attend to its other duties. No line takes more memory than a limit.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ class InputLines {
   static Result<std::unique_ptr<InputLines>> open(const std::string& path, int64_t max_line_bytes);
   ~InputLines();
 
-  // The next line; none where the deadline passes before it is whole, and none at the end.
+  // The next line; none if the deadline passes before the line is complete, and none at the end.
   Result<std::optional<InputLine>> next(Deadline deadline);
-  // Whether the last line was given out.
+  // Whether the last line has been returned.
   bool at_end() const { return at_end_; }
 
  private:
@@ -41,9 +41,9 @@ class InputLines {
   const int descriptor_;
   const int64_t max_line_bytes_;
   std::vector<char> chunk_;
-  size_t chunk_begin_ = 0;  // what of it is no part of a line yet
+  size_t chunk_begin_ = 0;  // where the part begins that belongs to no line yet
   size_t chunk_end_ = 0;
-  InputLine line_;  // as far as it was read
+  InputLine line_;  // the part that has been read
   bool no_more_bytes_ = false;
   bool at_end_ = false;
 };

@@ -1,5 +1,5 @@
-// Where a batch job saves the KV cache of one prompt: a file a rank (worker/batch/kv_files.h), and last
-// of all the manifest. A directory that has one holds a whole cache, whenever the job ended.
+// Where a batch job saves the KV cache of one prompt: one file a rank (worker/batch/kv_files.h),
+// then the manifest. A directory with a manifest holds a complete cache, whenever the job ended.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ class KvDirectory {
 
   std::string rank_file(int rank) const { return path_ + "/" + kv_file_name(rank); }
 
-  // By every rank before one of them writes its file: the directory is there, and no manifest of an
-  // earlier cache, whose files are written over now. kIo.
+  // Called by every rank before any rank writes its file. Afterwards the directory exists and has
+  // no manifest of an earlier cache, whose files are now overwritten. kIo.
   Result<void> begin() const;
-  // By one rank, once all files are closed. A reader finds all of the text or none. kIo.
+  // Called by one rank, once all files are closed. A reader finds all of the text or none. kIo.
   Result<void> write_manifest(const std::string& text) const;
-  // What became of a prompt that failed.
+  // Removes what a failed prompt left.
   void remove() const;
 
  private:

@@ -16,18 +16,17 @@ namespace json = boost::json;
 
 namespace {
 
-// Large enough that the disk, not the number of calls, is what takes time.
+// Large enough that the disk takes the time, not the number of calls.
 constexpr int64_t kWindowBytes = 16 << 20;
 
-// For one window's copy from the device.
+// For copying one window from the device.
 constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 std::string_view safetensors_dtype(DType dtype) {
   return dtype == DType::kFloat32 ? "F32" : dtype == DType::kBFloat16 ? "BF16" : "F16";
 }
 
-// Header of a file whose tensors follow each other in the order layers.0.k, layers.0.v, layers.1.k,
-// ...
+// Header of a file with tensors in the order layers.0.k, layers.0.v, layers.1.k, ...
 std::string safetensors_header(const model::ModelWeights& weights, int64_t num_rows, bool float8) {
   const int64_t kv_heads = weights.shard.num_kv_heads;
   const int64_t head_dim = weights.config.head_dim;

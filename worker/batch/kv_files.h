@@ -1,7 +1,7 @@
 // The KV cache of a batch job on disk: <directory>/manifest.json and one rank-<r>.safetensors a
 // rank, with tensors layers.<l>.k and layers.<l>.v of shape [kv heads of the rank, tokens of the
-// rank, head dim], K after RoPE. Of a cache in 8-bit floats they are F8_E4M3, and the manifest has their
-// scales.
+// rank, head dim], K after RoPE. For a cache in 8-bit floats the tensors are F8_E4M3, and the
+// manifest has their scales.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace millrace::worker {
 
-// Writes one rank's file as the layers come. kIo with the path and the operating system's reason
+// Writes one rank's file as the layers come. kIo, with the path and the operating system's reason
 // (disk full).
 class KvFileSink final : public KvSink {
  public:
@@ -28,7 +28,7 @@ class KvFileSink final : public KvSink {
   ~KvFileSink() override;
 
   Result<void> write_layer(const LayerKv& kv) override;
-  // Flushes; without it the file is to be thrown away.
+  // Flushes the file; without this call the file must be thrown away.
   Result<void> close();
 
  private:
@@ -40,7 +40,7 @@ class KvFileSink final : public KvSink {
         float8_(float8),
         first_kv_head_(first_kv_head) {}
   Result<void> append(const void* data, int64_t bytes);
-  // Rows in device memory, as the file has them.
+  // Appends rows in device memory, in the file's format.
   Result<void> append_rows(const std::byte* rows, int64_t bytes, DType dtype, float scale);
 
   std::string path_;
@@ -62,7 +62,7 @@ struct KvManifestFacts {
 std::string kv_file_name(int rank);
 
 // The manifest's text: the model's layout and, for each file, its kv heads and token ranges.
-// Replicated kv heads (tp above the number of kv heads) are named once.
+// Replicated kv heads (tp above the number of kv heads) are listed once.
 Result<std::string> kv_manifest_json(const KvManifestFacts& facts, const model::ModelConfig& config,
                                      DType dtype, const Partition& partition, GridShape grid);
 

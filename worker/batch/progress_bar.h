@@ -1,4 +1,4 @@
-// A progress bar on stderr; draws nothing when not wanted (no terminal).
+// A progress bar on stderr; draws nothing when it is not wanted (no terminal).
 #pragma once
 
 #include <cstdint>

@@ -75,7 +75,7 @@ Result<void> RetainSink::keep(const KeptPages& kept, std::span<const int64_t> pa
     }
     MR_RETURN_IF_ERROR(keep_rows(layer, rows, deadline));
   }
-  // Where the positions are does not change any more.
+  // The positions no longer move in memory.
   for (size_t i = 0; i < heads_.size(); ++i) heads_[i].positions = positions_[i];
   slabs_.clear();
   return {};
@@ -90,7 +90,7 @@ Result<void> RetainSink::keep_rows(size_t layer, std::span<const std::vector<Row
     for (const Rows& run : of_head) num_rows += run.count;
   }
   Layer kept;
-  // A rank may be left with none.
+  // A rank may have none left.
   MR_ASSIGN_OR_RETURN(kept.k, device_->allocate(std::max<int64_t>(1, num_rows) * row_bytes));
   MR_ASSIGN_OR_RETURN(kept.v, device_->allocate(std::max<int64_t>(1, num_rows) * row_bytes));
   int64_t next = 0;
@@ -115,7 +115,7 @@ Result<void> RetainSink::keep_rows(size_t layer, std::span<const std::vector<Row
                              .token_stride = next - first},
                       .positions = {}});
   }
-  // The copies are made before what they are made from goes.
+  // Wait for the copies before their sources are freed.
   MR_RETURN_IF_ERROR(device_->synchronize(deadline));
   layers_[layer] = std::move(kept);
   return {};

@@ -1,5 +1,6 @@
 // Keeps every layer of this rank's K and V in memory, for generation on the prefill ranks (batch
-// jobs with max_tokens > 1). In the compute dtype: of a cache in 8-bit floats, what these stand for.
+// jobs with max_tokens > 1). Values are in the compute dtype; for a cache in 8-bit floats, they are
+// the values that the 8-bit floats stand for.
 #pragma once
 
 #include <vector>
@@ -15,28 +16,28 @@ namespace millrace::worker {
 
 class RetainSink final : public KvSink {
  public:
-  // Takes the memory of all layers of `num_rows` tokens. `float8`: of a cache in 8-bit floats, or null.
-  // It and the device outlive the sink.
+  // Allocates memory for all layers of `num_rows` tokens. `float8`: scales of a cache in 8-bit
+  // floats, or null. It and the device outlive the sink.
   static Result<RetainSink> create(kernels::Device& device, const model::ModelWeights& weights,
                                    int64_t num_rows, const KvScales* float8 = nullptr);
 
   bool stages_layers() const override { return true; }
   Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv&) override { return {}; }
-  // Gives up the pages that are not kept. `pages`: those of the prompt that this rank holds, ascending.
-  // From here on there are heads(), and no slabs().
+  // Frees the pages that are not kept. `pages`: the prompt's pages on this rank, ascending. From
+  // here on heads() is valid and slabs() is not.
   Result<void> keep(const KeptPages& kept, std::span<const int64_t> pages, int32_t first_kv_head,
                     Deadline deadline);
   // [layers, kv heads]; valid while the sink lives.
   const std::vector<model::PromptHead>& heads() const { return heads_; }
-  // One a layer, this rank's tokens; valid while the sink lives.
+  // One slab a layer with this rank's tokens; valid while the sink lives.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }
 
  private:
   struct Layer {
     kernels::DeviceBuffer k, v;
   };
-  struct Rows {  // that follow each other, of those this rank holds
+  struct Rows {  // consecutive rows among those that this rank holds
     int64_t first = 0;
     int64_t count = 0;
   };
@@ -45,7 +46,7 @@ class RetainSink final : public KvSink {
 
   RetainSink(kernels::Device& device, const KvScales* float8, int32_t first_kv_head)
       : device_(&device), float8_(float8), first_kv_head_(first_kv_head) {}
-  // A head's rows to 8-bit floats and back.
+  // Rounds a head's rows to 8-bit floats and back.
   void round(const kernels::DeviceBuffer& rows, const LocalKv& local, int32_t head, float scale);
 
   kernels::Device* device_;

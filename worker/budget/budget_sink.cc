@@ -50,12 +50,12 @@ Result<kvstore::PageScores> BudgetSink::scores_of_model(comm::Communicator& tp,
     const auto at = static_cast<size_t>(layer);
     const auto of_layer = std::span(all.values).subspan(at * layer_scores, layer_scores);
     const auto own = std::span(scores_).subspan(at * own_scores, own_scores);
-    // Replicas of a kv head have as many query heads each.
+    // Each replica of a kv head has equally many query heads.
     std::ranges::transform(
         own, of_layer.begin() + shard.first_kv_head * num_pages_,
         [&](float score) { return score / static_cast<float>(shard.kv_replicas); });
     MR_RETURN_IF_ERROR(tp.all_reduce_sum(of_layer, deadline));
-    // Of weights that are no numbers; the same on all ranks.
+    // Caused by weights that are not numbers; the same on all ranks.
     if (!std::ranges::all_of(of_layer, [](float score) { return std::isfinite(score); })) {
       return error(Errc::kInternal, "layer {}: page scores that are no numbers", layer);
     }

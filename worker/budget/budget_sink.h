@@ -1,7 +1,8 @@
-// Where a request wants a smaller cache: passes its layers on, keeps what the last rows thought of all
-// pages, and in the end says which of them stay, by layer and kv head (kvstore/rules/page_budget.h).
-// Ranks of one tensor-parallel group, replicas of a kv head among them, come to the same choice, and
-// context-parallel ranks have the same scores. The engine's thread.
+// Used where a request wants a smaller cache. Passes the layers on, keeps the last rows' scores of
+// all pages, and at the end chooses which pages stay, by layer and kv head
+// (kvstore/rules/page_budget.h). Ranks of one tensor-parallel group, including those with replicas
+// of a kv head, come to the same choice; context-parallel ranks have the same scores. Used by the
+// engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +16,21 @@
 
 namespace millrace::worker {
 
-// Whether a request with this budget keeps less than all. 0 is no budget.
+// Whether a request with this budget keeps less than everything. 0 means no budget.
 inline bool drops_pages(double budget) {
   return budget > 0 && budget < 1;
 }
 
 struct BudgetChoice {
   KeptPages kept;  // of the whole model
-  double dropped_mass =
-      0;  // of the last rows' attention to the prompt: mean over layers and kv heads
+  // Share of the last rows' attention to the prompt: mean over layers and kv heads.
+  double dropped_mass = 0;
 };
 
 class BudgetSink final : public KvSink {
  public:
-  // `inner` may be null: nobody wants the layers. All but the budget outlive the sink. `choice`: empty,
-  // or instead of kvstore::choose_kept_pages.
+  // `inner` may be null: nobody wants the layers. All arguments but the budget outlive the sink.
+  // `choice`: empty, or used instead of kvstore::choose_kept_pages.
   BudgetSink(double budget, const model::ModelWeights& weights, int64_t num_tokens, KvSink* inner,
              kvstore::PageChoice choice = {});
 
@@ -38,7 +39,7 @@ class BudgetSink final : public KvSink {
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
 
-  // After the last layer. Collective over `tp`. kInternal: scores that are no numbers.
+  // Collective over `tp`, after the last layer. kInternal: a score is not a number.
   Result<BudgetChoice> choose(comm::Communicator& tp, Deadline deadline) const;
 
  private:

@@ -1,4 +1,4 @@
-// millrace-batch: a file of prompts through a group of ranks, without a coordinator.
+// millrace-batch: runs a file of prompts through a group of ranks, without a coordinator.
 //   mpirun -n P millrace-batch --model DIR --input prompts.jsonl --output DIR [--tp T --cp C] ...
 // Exit status: 0 all prompts done; 1 some failed (their result lines say why); 2 the job could not
 // run to its end, or the command line is wrong.
@@ -127,7 +127,7 @@ int run(comm::MpiSession& session, Options& options) {
   options.batch.show_progress = root && isatty(STDERR_FILENO) != 0;
   const auto summary = run_job(**runtime, options.batch);
   if (root) return report(summary);
-  return summary.ok() ? 0 : 2;  // what ends the job on all ranks is rank 0's to report
+  return summary.ok() ? 0 : 2;  // rank 0 reports what ends the job on all ranks
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Command-line options that programs with a rank share.
+// Command-line options shared by the programs that have a rank.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,11 +7,11 @@
 
 namespace millrace::worker {
 
-// Binds the options to `options`, which must outlive the parse.
-// What any program has that runs a model: --model, --device, --dtype, --threads,
+// Both bind the options to `options`, which must outlive the parse.
+// The options of any program that runs a model: --model, --device, --dtype, --threads,
 // --max-prompt-tokens.
 void add_model_options(CLI::App& app, RankOptions& options);
-// These and what millrace-worker and millrace-batch have besides, for ranks of a grid.
+// These, and the further options of millrace-worker and millrace-batch for ranks of a grid.
 void add_rank_options(CLI::App& app, RankOptions& options);
 
 }  // namespace millrace::worker

@@ -1,4 +1,4 @@
-// The end of a rank that cannot end in good order.
+// Ends a rank that cannot end in good order.
 #pragma once
 
 #include <exception>
@@ -8,13 +8,13 @@
 
 namespace millrace::worker {
 
-// Logs why and ends the process with status 2, as every rank of a broken group ends. No destructor
+// Logs why and ends the process with status 2, as every rank of a broken group does. No destructor
 // runs: memory that a GPU or a peer still uses cannot be freed, and waiting for it would have no
 // deadline.
 [[noreturn]] void end_rank(const Error& why) noexcept;
 
-// What `body` returns. A GPU that failed (CudaError), or memory that ended where nothing is
-// prepared for it, throws: this rank is then lost to the others and ends at once.
+// Returns what `body` returns. A failed GPU (CudaError), or memory exhausted where nothing is
+// prepared for it, throws: the other ranks have then lost this rank, and it ends at once.
 template <typename Body>
 auto or_end_rank(Body&& body) {
   try {

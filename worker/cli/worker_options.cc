@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaxNameChars = 128;  // as in the coordinator
 
-// A name stands in metrics and logs, a line each.
+// A name appears in metrics and logs, which have one entry a line.
 std::string check_name(const std::string& name) {
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (name.empty() || name.size() > kMaxNameChars) {
@@ -28,7 +28,7 @@ std::string check_name(const std::string& name) {
   return std::any_of(name.begin(), name.end(), is_control) ? "has control characters" : "";
 }
 
-// What decode nodes are told to connect to: an address to listen on is none to reach.
+// Decode nodes are told to connect to it: a wildcard address to listen on cannot be reached.
 std::string check_kv_host(const std::string& host) {
   if (host.empty()) return "must name an address of this host";
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
@@ -100,7 +100,7 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
                         "ranks' host pools themselves");
 }
 
-// An endpoint to listen on. ZeroMQ itself says what is wrong with the host.
+// An endpoint to listen on. ZeroMQ itself reports errors of the host.
 std::string check_events_endpoint(const std::string& endpoint) {
   if (endpoint.starts_with("ipc://") && endpoint.size() > std::strlen("ipc://")) return "";
   if (endpoint.starts_with("tcp://") &&
@@ -133,7 +133,7 @@ void add_events_options(CLI::App& app, WorkerOptions& options) {
       ->needs(endpoint);
 }
 
-// All three or none, as on the coordinator's side.
+// All three or none, as on the coordinator.
 void add_group_tls(CLI::App& app, TlsFiles& files) {
   auto* certificate = app.add_option("--group-tls-cert", files.certificate,
                                      "certificate to show to the coordinator, in PEM; read again "

@@ -14,10 +14,10 @@
 
 namespace millrace::worker {
 
-// What speaks at a rank's KV port.
+// The transport at a rank's KV port.
 enum class KvTransport {
-  kTcp,  // comm/tcp: may be reached by strangers
-  kUcx,  // comm/ucx: RDMA, shared memory; not to be reached by strangers
+  kTcp,  // comm/tcp: strangers may reach it
+  kUcx,  // comm/ucx: RDMA, shared memory; strangers must not reach it
 };
 
 struct WorkerOptions {
@@ -43,14 +43,14 @@ struct WorkerOptions {
   double keep_timeout_s = 10;
 };
 
-// What is text, or a number without its unit, made into what the rank takes. kInvalidArgument names
-// the option.
+// Converts text, and numbers without a unit, to what the rank takes. kInvalidArgument names the
+// option.
 Result<GroupRankOptions> group_rank_options(const WorkerOptions& options);
 
 // Binds the options to `options`, which must outlive the parse.
 void add_worker_options(CLI::App& app, WorkerOptions& options);
 
-// What the options say together, before anything is loaded: kInvalidArgument names them.
+// Checks how the options fit together, before anything is loaded: kInvalidArgument names them.
 Result<void> check_together(const WorkerOptions& options);
 
 struct HostPort {

@@ -8,7 +8,7 @@ namespace millrace::worker {
 
 namespace {
 
-// What a coordinator learns anew about names of pages: the latest prompts' plans and lengths.
+// The most origins of pages that a new coordinator is told: the latest prompts' plans and lengths.
 constexpr size_t kMaxPlanOrigins = 64;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What rank 0's heartbeats and registrations say: written by the engine's thread as things happen,
-// read by the control connection's.
+// What rank 0's heartbeats and registrations say. The engine's thread writes it as things happen;
+// the control connection's thread reads it.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,26 @@ namespace millrace::worker {
 // Thread-safe.
 class ControlBoard {
  public:
-  // `clock`: by which leases end; outlives the board.
+  // `clock` decides when leases end, and outlives the board.
   explicit ControlBoard(const Clock& clock = Clock::steady()) : clock_(clock) {}
 
   void post(std::vector<protocol::Metric> metrics, int64_t free_prompt_tokens);
-  // But for its sequence number.
+  // Complete except for its sequence number.
   protocol::Heartbeat heartbeat() const;
 
-  // Leases, as a coordinator that was started anew has to learn them. `done` is what ended the
-  // request; its lease counts from now.
+  // Leases are kept for a coordinator that is started anew and has to learn them. `done` is the
+  // message that ended the request; its lease counts from now.
   void hold(const protocol::PrefillDone& done);
-  // Both do nothing without such a lease.
+  // renew() and end() do nothing if there is no such lease.
   void renew(const std::string& request_id, const std::string& lease_id, Duration lease);
   void end(const std::string& request_id, const std::string& lease_id);
-  // Prefixes that the group has cached (protocol::CachedPrefixes). `change` has what was added and what
-  // is gone since the last; gets its sequence number.
+  // Prefixes that the group has cached (protocol::CachedPrefixes). `change` has those that were
+  // added and those that are gone since the last change; it is given its sequence number.
   void cache_changed(protocol::CachedPrefixes& change);
-  // All of it.
+  // All cached prefixes.
   protocol::CachedPrefixes cached_prefixes() const;
 
-  // Those that have not ended.
+  // The leases that have not ended.
   std::vector<protocol::LeaseHeld> held();
   LeaseCounts lease_counts();
 

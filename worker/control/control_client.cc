@@ -36,7 +36,7 @@ using Kind = ControlEvent::Kind;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 // Progress messages are small; this much unsent means that the coordinator does not read.
 constexpr int64_t kMaxUnsentBytes = 64 << 20;
-// For a coordinator that reads, which takes them in a millisecond.
+// Time for the last messages: a coordinator that reads takes them in a millisecond.
 constexpr auto kLastWords = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -50,7 +50,7 @@ class ControlClient::Connection {
   }
 
   ~Connection() {
-    // What was said last, such as why a group ends, still goes out.
+    // The last messages, such as why a group ends, still go out.
     const auto patience = Deadline::after(kLastWords);
     while (unsent_bytes_ > 0 && inbox.connected() && !patience.passed()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -65,7 +65,7 @@ class ControlClient::Connection {
 
   Result<void> send(const protocol::Envelope& envelope) {
     if (!inbox.connected()) return Error(Errc::kPeerLost, "not connected to the coordinator");
-    if (envelope.has_cached_prefixes() && !takes_prefixes_) return {};  // an older one
+    if (envelope.has_cached_prefixes() && !takes_prefixes_) return {};  // an older coordinator
     MR_ASSIGN_OR_RETURN(std::string frame, protocol::encode_frame(envelope));
     if (unsent_bytes_ > kMaxUnsentBytes) {
       return error(Errc::kExhausted, "the coordinator does not read: {} bytes are waiting",
@@ -100,7 +100,8 @@ class ControlClient::Connection {
   const ControlOptions options_;
   ControlBoard& board_;
   asio::io_context io_{1};
-  // Coroutines that use a connection keep it: the next one does not wait for them to notice its end.
+  // Coroutines that use a connection share it, so the next connection need not wait until they
+  // notice that this one has ended.
   std::shared_ptr<NetStream> stream_;
   tcp::resolver resolver_{io_};
   asio::steady_timer retry_{io_};
@@ -110,13 +111,13 @@ class ControlClient::Connection {
   std::string dropped_because_;
   Duration interval_{};
   Duration patience_{};
-  std::atomic<bool> takes_prefixes_{false};  // the coordinator does
+  std::atomic<bool> takes_prefixes_{false};  // whether the coordinator does
   std::optional<protocol::AttendedTime> attended_;
   Duration last_heard_{};  // by attended_
   std::deque<std::string> outbox_;
   bool writing_ = false;
   std::atomic<int64_t> unsent_bytes_{0};
-  std::atomic<uint64_t> session_{0};  // counts connections: a message belongs to one
+  std::atomic<uint64_t> session_{0};  // counts connections; each message belongs to one
   std::thread thread_;
 };
 
@@ -183,10 +184,10 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   patience_ = reply.patience_ms() > 0 ? Duration(std::chrono::milliseconds(reply.patience_ms()))
                                       : interval_ * options_.missed_heartbeats;
   takes_prefixes_ = reply.takes_cached_prefixes();
-  // What takes longer than this between two looks is time that this process lost.
+  // If more time than this passes between two checks, the excess is time that this process lost.
   attended_.emplace(Clock::steady().now(), 2 * interval_);
   last_heard_ = {};
-  // An older coordinator says no patience, and takes no leases.
+  // An older coordinator does not say its patience, and takes no leases.
   if (reply.patience_ms() == 0) co_return Result<void>();
   co_return co_await tell_leases();
 }
@@ -222,8 +223,8 @@ awaitable<Result<void>> ControlClient::Connection::tell_leases() {
   co_return Result<void>();
 }
 
-// A frame. What changes later has a higher number; what had changed before and lies in the outbox, one
-// that the coordinator passes over.
+// A frame with all cached prefixes. Later changes have a higher sequence number. The coordinator
+// skips earlier changes that are still in the outbox, by their number.
 std::string ControlClient::Connection::cached_prefixes() const {
   protocol::Envelope envelope;
   *envelope.mutable_cached_prefixes() = board_.cached_prefixes();
@@ -261,7 +262,7 @@ awaitable<void> ControlClient::Connection::serve() {
       enqueue(std::move(frame));
       continue;
     }
-    // From here on no coordinator needs to hear of it.
+    // From here on no coordinator needs to be told of this lease.
     if (envelope->has_lease_release()) {
       board_.end(envelope->lease_release().request_id(), envelope->lease_release().lease_id());
     }
@@ -300,14 +301,14 @@ awaitable<void> ControlClient::Connection::write_outbox() {
     const std::string frame = std::move(outbox_.front());
     outbox_.pop_front();
     unsent_bytes_ -= static_cast<int64_t>(frame.size());
-    // A failure shows to the reader as well, which ends the session.
+    // The reader sees a failure too, and ends the session.
     const auto stream = stream_;
     co_await asio::async_write(*stream, asio::buffer(frame), kAwait);
   }
   writing_ = false;
 }
 
-// Ends whatever the socket is doing; the coroutine that waits on it goes on from there.
+// Ends whatever the socket is doing; the coroutine that waits for it continues from there.
 void ControlClient::Connection::drop(const std::string& why) {
   if (dropped_because_.empty()) dropped_because_ = why;
   for (const std::string& frame : outbox_) unsent_bytes_ -= static_cast<int64_t>(frame.size());

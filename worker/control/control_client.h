@@ -1,8 +1,8 @@
-// The group's connection to the coordinator, held by rank 0. It runs on a thread of its own, so
-// that heartbeats go out while the engine computes; the engine polls for events between layers.
+// The group's connection to the coordinator, held by rank 0. It runs on its own thread, so that
+// heartbeats go out while the engine computes; the engine polls for events between layers.
 //
-// A lost connection is an event, not an end: the client keeps trying, registers again under the
-// same group id, and the KV caches that the group holds stay valid meanwhile.
+// A lost connection is an event, not the end: the client keeps trying and registers again under the
+// same group id. Meanwhile the KV caches that the group holds stay valid.
 //
 //   ControlBoard board;
 //   ControlClient control(options, board);
@@ -31,23 +31,23 @@ namespace millrace::worker {
 struct ControlOptions {
   std::string host = "127.0.0.1";  // name or address
   uint16_t port = 8001;
-  // With a certificate the connection is encrypted, and both sides show one that `ca` has signed. Read
-  // anew for every connection.
+  // With a certificate the connection is encrypted, and both sides show one that `ca` has signed.
+  // The files are read again for every connection.
   TlsFiles tls;
   protocol::Register description;
   Duration first_retry = std::chrono::milliseconds(100);  // doubles up to last_retry
   Duration last_retry = std::chrono::seconds(2);
   Duration connect_timeout = std::chrono::seconds(5);  // including the registration
-  // The coordinator counts as dead after this many of its heartbeats are missing, where it does not
-  // say how patient it is itself. Ending a request because a machine was busy for a second helps
-  // nobody, and the death of a process shows at once, by the connection.
+  // Used if the coordinator does not say how patient it is: it counts as dead after so many of its
+  // heartbeats are missing. The number is large because ending a request over a machine that was
+  // busy for a second helps nobody, and the connection shows the death of a process at once.
   int missed_heartbeats = 8;
 };
 
 class ControlClient final : public ControlLink {
  public:
-  // `board`, which outlives the client, says what heartbeats carry and which leases are told to a
-  // coordinator that lets the group in.
+  // `board` outlives the client. It has what heartbeats carry, and the leases that are told to a
+  // coordinator once it admits the group.
   ControlClient(ControlOptions options, ControlBoard& board);
   // Closes the connection.
   ~ControlClient() override;
@@ -56,7 +56,8 @@ class ControlClient final : public ControlLink {
 
   // All of these are thread-safe.
 
-  // Until registered. Takes no events out. The coordinator's refusal, or kDeadlineExceeded.
+  // Waits until the group is registered; takes no events out. Fails with the coordinator's refusal,
+  // or with kDeadlineExceeded.
   Result<void> wait_connected(Deadline deadline);
   std::optional<ControlEvent> wait(Deadline deadline) override;
   Result<void> send(const protocol::Envelope& envelope) override;

@@ -1,4 +1,4 @@
-// Events on their way from the client's thread to the engine's.
+// A queue of events from the client's thread to the engine's. Thread-safe.
 #pragma once
 
 #include <condition_variable>

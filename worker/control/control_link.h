@@ -1,5 +1,5 @@
-// Rank 0's view of the coordinator: messages in, messages out. ControlClient is the one over TCP;
-// tests script one in memory.
+// Rank 0's view of the coordinator: messages in, messages out. ControlClient implements it over
+// TCP; tests script one in memory.
 #pragma once
 
 #include <optional>
@@ -14,9 +14,9 @@ namespace millrace::worker {
 struct ControlEvent {
   enum class Kind {
     kConnected,     // registered
-    kDisconnected,  // `why`; whatever was running has no listener any more
-    kRefused,       // `why`; this group will not be let in, the client has given up
-    kMessage,       // anything else than heartbeats
+    kDisconnected,  // `why`; what was running has no listener any more
+    kRefused,       // `why`; the group will not be admitted, and the client has given up
+    kMessage,       // any message but a heartbeat
   };
   Kind kind = Kind::kMessage;
   std::string why;
@@ -28,12 +28,12 @@ class ControlLink {
  public:
   virtual ~ControlLink() = default;
 
-  // The next event if there is one by the deadline. Events come in order and are never dropped.
+  // The next event, if there is one by the deadline. Events come in order and are never dropped.
   virtual std::optional<ControlEvent> wait(Deadline deadline) = 0;
   std::optional<ControlEvent> poll() { return wait(Deadline::after(Duration::zero())); }
 
-  // Thread-safe. Queues the message for the present connection; kPeerLost without one. No promise
-  // that it arrives: a connection that dies takes it along, and kDisconnected follows.
+  // Queues the message for the present connection; kPeerLost if there is none. It may not arrive:
+  // if the connection dies, the message is lost, and kDisconnected follows. Thread-safe.
   virtual Result<void> send(const protocol::Envelope& envelope) = 0;
 };
 

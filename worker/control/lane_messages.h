@@ -1,5 +1,6 @@
-// What a prompt in a lane tells the coordinator, put into its lane's report on the lane's first rank, until rank 0, which has
-// the connection, can send it. The engine's thread.
+// Collects what a prompt in a lane tells the coordinator, on the lane's first rank: messages go
+// into the lane's report until rank 0, which has the connection, can send them. The engine's
+// thread.
 #pragma once
 
 #include <optional>

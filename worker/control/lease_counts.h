@@ -7,7 +7,7 @@ namespace millrace::worker {
 
 struct LeaseCounts {
   int64_t active = 0;
-  int64_t expired = 0;  // so far: ended without a release
+  int64_t expired = 0;  // so far, ended without a release
 };
 
 }  // namespace millrace::worker

@@ -15,7 +15,7 @@ void put(std::string& bytes, const T& value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// The caller knows that they are there.
+// The caller has checked that there are enough bytes.
 template <typename T>
 T take(std::string_view& bytes) {
   T value;
@@ -35,7 +35,7 @@ std::string encode(const LedgerRecord& record) {
   return body;
 }
 
-// A body that makes no sense, though its checksum is right, adds nothing.
+// A malformed body, though its checksum is right, adds nothing.
 void decode(std::string_view body, LedgerRecord& all) {
   if (body.size() < sizeof(uint32_t)) return;
   const auto num_entries = take<uint32_t>(body);

@@ -5,11 +5,11 @@
 
 namespace millrace::worker {
 
-// Of the writes too, the last of which may outlive the writer.
+// Shared with the writes, the last of which may outlive the writer.
 struct LedgerWriter::Ledger {
   explicit Ledger(LedgerFile ledger) : file(std::move(ledger)) {}
 
-  LedgerFile file;  // the thread's
+  LedgerFile file;  // used by the writing thread alone
   std::atomic<bool> is_long = false;
   std::atomic<int> num_wholes_waiting = 0;
 };

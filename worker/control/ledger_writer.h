@@ -1,10 +1,10 @@
-// Writes the prefix ledger's file on a thread of its own (common/files/background_writes.h), so that a disk that hangs holds
-// up no prompt.
+// Writes the prefix ledger's file on its own thread (common/files/background_writes.h), so that a
+// disk that hangs holds up no prompt.
 //
-// Where a record is dropped, since too many wait, whoever has them all writes the whole when there is room again. One that
-// is cut off counts as not there (ledger_file.h).
+// A record is dropped if too many wait; the owner, which has them all, then writes the whole ledger
+// when there is room again. A record that is cut off is ignored (ledger_file.h).
 //
-// The PrefixLedger owns it. Threads: one.
+// The PrefixLedger owns it. Used by one thread.
 #pragma once
 
 #include <memory>
@@ -18,17 +18,17 @@ namespace millrace::worker {
 
 class LedgerWriter {
  public:
-  // Of a prompt of 131,072 tokens 10 KB.
+  // The most records that wait. That of a prompt of 131,072 tokens has 10 KB.
   static constexpr size_t kMostWaiting = BackgroundWrites::kMostWaiting;
 
   explicit LedgerWriter(LedgerFile file);
 
-  // As of LedgerFile, in the order of the calls. False: too many wait, and this one is dropped.
+  // As LedgerFile's, done in the order of the calls. False: too many wait, and this one is dropped.
   bool append(LedgerRecord record);
   bool replace(LedgerRecord record);
-  // replace() is due, and none waits.
+  // Whether replace() is due and none is waiting.
   bool is_long() const;
-  // What has ended the writing, once.
+  // The error that ended the writing, returned once.
   std::optional<Error> take_failure() { return writes_.take_failure(); }
 
  private:

@@ -42,7 +42,7 @@ void PrefixLedger::keep(const protocol::CachedPrefixes& added) {
     if (known != deepest_.end()) record.entries.push_back({key, known->second});
   }
   *record.origins.mutable_origins() = added.origins();
-  // Without the origins of all: a coordinator learns them again from the prompts that come.
+  // all() leaves out the origins: a coordinator learns them again from the prompts that come.
   const bool is_taken = is_behind_ || writer_->is_long() ? writer_->replace(all())
                                                          : writer_->append(std::move(record));
   if (!is_taken && !is_behind_) {

@@ -10,10 +10,10 @@ namespace millrace::worker {
 
 namespace {
 
-// Where a request names none. Days, not hours: the coordinator has its own limits.
+// For a request that names no deadline. Days, not hours: the coordinator has its own limits.
 constexpr std::chrono::hours kNoDeadline{24 * 7};
 
-// Those that are foreseen to be computed.
+// The tokens that are expected to be computed.
 int64_t new_tokens(const RequestInbox::Pending& pending) {
   const auto num_tokens =
       static_cast<int64_t>(pending.request.prompt_token_ids().size() / sizeof(int32_t));
@@ -35,7 +35,8 @@ void RequestInbox::take(ControlEvent event) {
       refusal_ = std::move(event.why);
       [[fallthrough]];
     case ControlEvent::Kind::kDisconnected:
-      // No one is left to hear the answers. Finished caches stay until their leases end; those that were released go.
+      // No coordinator is left to receive answers. Finished caches stay until their leases end;
+      // those that were released go.
       pending_.clear();
       std::erase_if(lease_changes_, [](const auto& one) { return one.change.has_renew(); });
       for (Running& running : running_) running.cancelled = running.ids;

@@ -1,4 +1,4 @@
-// What the coordinator asked for and rank 0 has not done yet. Pure bookkeeping: no waiting, no I/O.
+// The coordinator's requests that rank 0 has not done yet. Pure bookkeeping: no waiting, no I/O.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,32 @@ class RequestInbox {
   struct Pending {
     protocol::PrefillRequest request;
     TimePoint deadline;
-    uint64_t together = 0;  // the same of those that start together, 0 of others
+    uint64_t together = 0;  // the same for requests that start together; 0: starts alone
   };
 
-  // `clock`: by which deadlines pass; outlives the inbox. `num_lanes`: as many as may run side by side;
-  // of more than that, each runs by itself.
+  // `clock` decides when deadlines pass, and outlives the inbox. `num_lanes`: how many requests may
+  // run side by side; if more are sent together, each runs by itself.
   explicit RequestInbox(const Clock& clock, int num_lanes = 1)
       : clock_(clock), num_lanes_(num_lanes) {}
 
   void take(ControlEvent event);
 
-  // The oldest request, no longer pending but running: alone, or between two layers of the one that
-  // was started last; with those that it is to run side by side with. Nothing if one has more than
-  // `max_new_tokens`, but for those that the coordinator foresees to be cached, which is for
-  // the run to find out.
+  // Starts the oldest request, with those that it is to run side by side with: they are no longer
+  // pending but running, alone or between two layers of the request started last. Starts none if
+  // one of them has more than `max_new_tokens` new tokens. Tokens that the coordinator expects to
+  // be cached do not count as new; the run finds out whether they are cached.
   std::vector<Pending> start_next(int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
-  // What was started last and has not finished.
+  // The requests started last, among those still running, have finished.
   void finish_running() { running_.pop_back(); }
-  // Of those, one runs now that the others do not: what can end a request can end it.
+  // One of the requests started last, side by side, now runs without the others, so it can be ended
+  // as any single request can.
   void run_alone(const std::string& request_id) { running_.back().alone = request_id; }
   int num_running() const { return static_cast<int>(running_.size()); }
 
-  // The coordinator no longer wants that: it said so, or it is gone. Nothing ends what runs side by side.
+  // Whether the coordinator no longer wants the request that runs: it said so, or it is gone. False
+  // while requests run side by side, since nothing ends those.
   bool running_cancelled() const;
-  // Of what was started last, side by side: ids of those that it no longer wants.
+  // Of the requests started last, side by side: ids of those that the coordinator no longer wants.
   const std::vector<std::string>& cancelled_side_by_side() const {
     return running_.back().cancelled;
   }
@@ -51,10 +53,10 @@ class RequestInbox {
   std::vector<std::string> take_cancelled();
   // Ids of requests whose deadline passed before they started; they are no longer pending.
   std::vector<std::string> take_expired();
-  // Each with the time that it has waited.
+  // Lease changes not yet taken, each with the time that it has waited.
   std::vector<protocol::LeaseChange> take_lease_changes();
 
-  // Why the coordinator will not have this group; empty: it will.
+  // Why the coordinator refuses this group; empty: it does not.
   const std::string& refusal() const { return refusal_; }
   bool draining() const { return draining_; }
   void drain() { draining_ = true; }
@@ -67,7 +69,7 @@ class RequestInbox {
   };
   struct Running {
     std::vector<std::string> ids;        // several: side by side
-    std::string alone;                   // that of the one that runs alone; empty: side by side
+    std::string alone;                   // id of the one that runs alone; empty: side by side
     std::vector<std::string> cancelled;  // of ids
   };
 
@@ -82,7 +84,7 @@ class RequestInbox {
   std::deque<Pending> pending_;
   std::vector<PendingChange> lease_changes_;
   std::vector<std::string> cancelled_;
-  std::vector<Running> running_;  // each between two layers of the one before
+  std::vector<Running> running_;  // each runs between two layers of the one before
   std::string refusal_;
   bool draining_ = false;
 };

@@ -10,16 +10,16 @@ namespace millrace::worker {
 
 namespace {
 
-// An allowance for the buffers that NCCL takes with the first call of a group: some 30 channels,
-// each with one of 4 MiB and smaller ones for short messages, to and from a peer.
+// An allowance for the buffers that NCCL allocates with the first call of a group: some 30
+// channels, each with one of 4 MiB and smaller ones for short messages, to and from a peer.
 constexpr int64_t kNcclBytes = int64_t{256} << 20;
 
 }  // namespace
 
 namespace {
 
-// The sum of kernels::max_listed_blocks(n) for n from 1 to num_tiles: n / 2, and beside it the
-// less of n / 4 and 128.
+// The sum of kernels::max_listed_blocks(n) for n from 1 to num_tiles, which is n / 2 plus the
+// lesser of n / 4 and 128.
 int64_t max_listed_blocks_of_all_tiles(int64_t num_tiles) {
   const int64_t short_tiles = std::min<int64_t>(num_tiles, 512);
   return num_tiles * (num_tiles + 1) / 4 + short_tiles * (short_tiles + 1) / 8 +
@@ -41,27 +41,28 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   if (stages_layers || float8_kv) {
     const int64_t digest_bytes = 3 * shard.num_kv_heads * int64_t{config.head_dim} * 4;
     per_row += ceil_div(digest_bytes, kernels::kPageTokens);
-    // The stage; of 8-bit floats, and of one head's keys what they stand for.
+    // The stage; for 8-bit floats, also one head's keys in the values that the floats stand for.
     per_row += float8_kv ? 2 * shard.num_kv_heads * int64_t{config.head_dim} + config.head_dim * 4
                          : kv_row_bytes;
   }
   int64_t per_token = 4 + int64_t{shard.num_query_heads} * 8 / kernels::kPageTokens;
   if (grid.cp > 1) {
     per_token += 2 * kv_row_bytes;  // gathered K and V, and the slab
-    // Page scores of all ranks, where one of them may have all heads.
+    // Page scores of all ranks, any of which may have all heads.
     per_token += ceil_div(int64_t{grid.cp} * shard.num_query_heads * 4, kernels::kPageTokens);
   }
   per_token += 2 * 4 * ceil_div(shard.num_query_heads, grid.cp);  // probe sums
   const int64_t pages = ceil_div(num_tokens, kernels::kPageTokens);
   const int64_t blocks = ceil_div(max_listed_blocks_of_all_tiles(pages), grid.cp);
-  // Dense rows, whose number does not grow with the prompt: queries of all heads and, dealt out,
-  // again those of own heads, and what comes out of every rank's.
+  // Dense rows, whose number does not grow with the prompt: queries of all heads; where dealt out,
+  // also the queries of own heads, and every rank's outputs.
   int64_t dense_heads = shard.num_query_heads;
   if (grid.cp > 1) {
     const int64_t heads_per_kv_head = shard.num_query_heads / shard.num_kv_heads;
     dense_heads += (1 + grid.cp) * ceil_div(shard.num_kv_heads, grid.cp) * heads_per_kv_head;
   }
-  // Of a cached prefix, what rounding each rank's part of a chunk up to a page adds to the gathered rows.
+  // For a cached prefix: how many rows the gathered chunks gain because each rank's part is rounded
+  // up to a page.
   const int64_t prefix_bytes =
       grid.cp > 1 ? kPrefixChunks * grid.cp * kernels::kPageTokens * kv_row_bytes : 0;
   return rows * per_row + num_tokens * per_token + shard.num_query_heads * blocks * 4 +

@@ -11,7 +11,7 @@ namespace millrace::worker {
 namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
-// Of a rank's block, as of device memory in general.
+// Alignment of a rank's block, the same as of device memory in general.
 constexpr int64_t kBlockAlignment = 64;
 
 }  // namespace
@@ -45,7 +45,7 @@ Result<void> DenseRows::deal() {
   return make_index();
 }
 
-// Shares differ by one kv head at most.
+// The ranks' shares differ by one kv head at most.
 DenseRows::HeadRange DenseRows::kv_heads(int rank) const {
   const int32_t first = rank * shape_.num_kv_heads / cp_->size();
   const int32_t end = (rank + 1) * shape_.num_kv_heads / cp_->size();
@@ -78,7 +78,7 @@ void DenseRows::find_pieces() {
   }
 }
 
-// Dense rows need no lists; the device asks for some all the same.
+// Dense rows need no lists, but the device requires them.
 Result<void> DenseRows::make_index() {
   const int32_t num_heads = num_dealt_heads();
   if (num_heads == 0) return {};

@@ -13,7 +13,7 @@ namespace millrace::worker {
 
 namespace {
 
-// What the ranks' last words on a request are put together from.
+// Each rank's final data on a request, which are combined.
 struct RankClose {
   RecallStats recall;
   PhaseTimes phases;
@@ -69,9 +69,9 @@ Partition Engine::partition(int64_t num_tokens, int64_t prefix_tokens) const {
   return Partition(num_tokens, cp, stripe, prefix_tokens);
 }
 
-// A layer that cannot be enqueued is of a group that is broken: nothing more is. What fails on one
-// rank alone, its sink, comes to light when the layer is closed, so that its device goes through
-// all that the other ranks' devices go through with it.
+// A layer that cannot be enqueued means that the group is broken: nothing more is enqueued. An
+// error on one rank alone, in its sink, is reported when the layer is closed, so that its device
+// completes everything that the other ranks' devices do together with it.
 Result<PairCounts> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
                                       Duration comm_timeout) {
   const int32_t num_layers = weights_->config.num_layers;
@@ -105,9 +105,9 @@ Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t
                            .imbalance = counted.imbalance});
 }
 
-// What one rank alone may lack is taken before any waits for another in a collective. All ranks
-// have the host a layer ahead, or none: it meets the others where a layer is closed and, without
-// NCCL, in the next one's collectives.
+// Allocates what a single rank may lack before any rank waits for another in a collective. The host
+// runs a layer ahead on all ranks or on none, because it meets the others where a layer is closed
+// and, without NCCL, in the next layer's collectives.
 Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
                              Duration comm_timeout) {
   auto& world = grid_->world();
@@ -142,7 +142,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   enter(task, Stage::kTail);
   const auto deadline = Deadline::after(comm_timeout);
   PrefillResult result;
-  // The root's row alone sees logits. The last layer's pages were on their way meanwhile.
+  // Only the root's row sees logits. Meanwhile the last layer's pages were being written.
   Result<void> finished = run.finish(result, deadline);
   if (finished.ok()) finished = run.finish_sink();
   const auto own =

@@ -1,4 +1,5 @@
-// Recall by layer and head, for those who ask: which heads lose what a sparse plan leaves out.
+// Recall by layer and head, for those who ask: shows which heads lose what a sparse plan leaves
+// out.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@
 
 namespace millrace::worker {
 
-// Of the measured rows of one head in one layer. Plain bytes, so that ranks exchange it.
+// The measured rows of one head in one layer. Plain bytes, so that ranks can exchange it.
 struct HeadRecall {
-  // What is not a number is none of the mass.
+  // A NaN counts as 0.
   void add(float share);
   void add(const HeadRecall& other);
 
@@ -38,8 +39,8 @@ class HeadRecalls {
   // Layer by layer.
   std::span<const HeadRecall> all() const { return heads_; }
 
-  // Collective: what all ranks measured, on every rank. Those of a rank that measured none of a
-  // head, or of all, count for nothing; all have the same shape.
+  // Collective: what all ranks measured, on every rank. A rank that measured nothing for a head, or
+  // nothing at all, does not affect the result. All have the same shape.
   Result<void> add_over(comm::Communicator& world, Deadline deadline);
 
  private:

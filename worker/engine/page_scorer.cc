@@ -80,7 +80,7 @@ void PageScorer::fetch(int32_t layer) {
 
 void PageScorer::collect(int32_t layer) {
   std::fill(page_scores_.begin(), page_scores_.end(), 0.0f);
-  // In the order of the heads, so that the sums are the same whatever ranks computed the scores.
+  // In the order of the heads, so that the sums do not depend on which ranks computed the scores.
   const int32_t size = cp_->size();
   for (int32_t h = 0; h < shard_->num_query_heads; ++h) {
     const int64_t place = (h % size) * max_heads_ + h / size;

@@ -13,9 +13,9 @@ namespace millrace::worker {
 
 namespace {
 
-// How often collectives are asked whether they failed, while the device is waited for.
+// How often, while waiting for the device, collectives are checked for failure.
 constexpr auto kCollectivesCheck = std::chrono::milliseconds(100);
-// What a group that broke leaves on its way, after the timeout in which that was found out.
+// How long to wait for the work that a broken group left, after the timeout that revealed it.
 constexpr auto kBrokenTimeout = std::chrono::seconds(2);
 
 }  // namespace
@@ -93,7 +93,7 @@ Result<void> PrefillRun::allocate() {
   return allocate_logits();
 }
 
-// The dense rows, and what attention leaves of all.
+// Allocates the dense rows, and the results of attention for all rows.
 Result<void> PrefillRun::allocate_attention() {
   const auto& config = weights_.config;
   const auto& shard = weights_.shard;
@@ -115,8 +115,8 @@ Result<void> PrefillRun::allocate_attention() {
   return {};
 }
 
-// Beforehand, like all memory: a rank that had none when its turn comes would leave the others
-// waiting for its part of the vocabulary.
+// Allocated beforehand, like all memory: a rank that lacked it later would leave the others waiting
+// for its part of the vocabulary.
 Result<void> PrefillRun::allocate_logits() {
   if (grid_.cp().rank() != 0) return {};
   const auto count = std::min(kLogitRows, std::ssize(task_.probe_positions) + 1);
@@ -127,11 +127,11 @@ Result<void> PrefillRun::allocate_logits() {
   return {};
 }
 
-// A request that ends early may have enqueued a layer and sent what nobody waits for; its memory
-// stays until that is done. The layer has begun no sooner than the one before it was closed, and has
-// from here on the time that any layer has. On a device that failed nothing is on its way any more.
-// Its first error is what ends the request and must not be lost to this one, which says the same
-// again.
+// A request that ends early may have enqueued a layer and sent data that nobody waits for. Its
+// memory must stay until that is done. The layer began only after the one before it was closed, so
+// from here on it gets the time that any layer has. On a failed device nothing is under way any
+// more. Its first error is what ends the request, and must not be lost to the error of this wait,
+// which repeats it.
 PrefillRun::~PrefillRun() {
   if (exchange_ == nullptr) return;
   try {
@@ -146,7 +146,7 @@ PrefillRun::~PrefillRun() {
 
 Result<void> PrefillRun::take_buffers() {
   const auto exchange = exchange_->take_buffers();
-  const auto dense_rows = dense_rows_->take_buffers();  // in any case, as the other ranks
+  const auto dense_rows = dense_rows_->take_buffers();  // in any case, as on the other ranks
   return exchange.ok() ? dense_rows : exchange;
 }
 
@@ -155,7 +155,7 @@ Result<void> PrefillRun::connect(Deadline deadline) {
   return dense_rows_->connect(deadline);
 }
 
-// As many tiles as the rank with most rows has: a collective may be part of a tile's work.
+// As many tiles as the rank with the most rows has, since a tile's work may include a collective.
 template <typename Body>
 Result<void> PrefillRun::for_row_tiles(Body&& body) {
   for (int64_t tile = 0; tile < exchange_->num_tiles(); ++tile) {
@@ -263,7 +263,7 @@ Result<void> PrefillRun::project_rows(int32_t layer, const RowRange& rows, Deadl
   return {};
 }
 
-// Block lists of the tiles that attend alone, in the memory of all.
+// The index for the tiles that attend in this layer, in the memory for all tiles.
 kernels::IndexView PrefillRun::index_view(int32_t layer) const {
   kernels::IndexView view = index_.view();
   view.shape.num_tiles = std::min(view.shape.num_tiles, std::ssize(attending_tiles(layer)));
@@ -294,7 +294,7 @@ Result<void> PrefillRun::attend(int32_t layer, Deadline deadline) {
   const int32_t num_heads = weights_.shard.num_query_heads;
   auto* pairs = head_pairs_.as<int64_t>();
   const float* sinks = weights_.layers[static_cast<size_t>(layer)].sinks;
-  // Dense rows go first: what comes out travels while the others attend.
+  // Dense rows go first: their outputs travel while the other rows attend.
   if (dense_rows_->dealt()) {
     MR_RETURN_IF_ERROR(dense_rows_->attend(exchange_->slab(), weights_.config.window(layer), sinks,
                                            pairs + num_heads, deadline));
@@ -323,7 +323,7 @@ LocalQueries PrefillRun::local_queries() const {
           .scale = scale_};
 }
 
-// Of rows that end with the last ones: this rank's where it has all, else the dense ones.
+// The lse of the last rows: from this rank's rows where it has all, else from the dense rows.
 LastLse PrefillRun::last_lse() const {
   const bool dealt = dense_rows_->dealt();
   const float* lse = dealt ? dense_rows_->lse() : lse_.as<float>();
@@ -405,7 +405,7 @@ Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
                    .causal = causal_pairs(layer)};
 }
 
-// Of this rank's heads and the rows that attend.
+// Over this rank's heads and the rows that attend.
 double PrefillRun::causal_pairs(int32_t layer) const {
   double pairs = 0;
   for (const auto& tile : attending_tiles(layer)) {
@@ -414,9 +414,9 @@ double PrefillRun::causal_pairs(int32_t layer) const {
   return pairs * weights_.shard.num_query_heads;
 }
 
-// A GPU that does not come to an end waits in a collective for a rank that does not come. There is
-// no way out of that: what it holds cannot be freed, and neither kernels nor copy engines look up
-// reliably (docs/adr/0010-nccl-and-copy-engines.md).
+// A GPU that does not finish waits in a collective for a rank that does not come. Nothing can stop
+// it: its memory cannot be freed, and neither kernels nor copy engines reliably check whether to
+// stop (docs/adr/0010-nccl-and-copy-engines.md).
 Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
   const bool waits_for_ranks = device_.gpu_stream() && grid_.world().size() > 1;
   if (!waits_for_ranks) return device_.wait_for(in_flight(layer).end, deadline);
@@ -464,7 +464,7 @@ Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {
   std::vector<int64_t> wanted(task_.probe_positions.begin(), task_.probe_positions.end());
   wanted.push_back(partition_.num_tokens() - 1);
   const auto vocab = static_cast<size_t>(weights_.config.vocab_size);
-  Result<void> own;  // whatever this rank finds in a row, the others wait for it at the next ones
+  Result<void> own;  // returned at the end: until then the others wait for this rank's rows
   for (size_t first = 0; first < wanted.size(); first += kLogitRows) {
     const auto count = std::min<size_t>(kLogitRows, wanted.size() - first);
     MR_ASSIGN_OR_RETURN(const auto all, logits(std::span(wanted).subspan(first, count), deadline));

@@ -1,4 +1,4 @@
-// One prompt on its way through the layers of one rank: the state behind Engine::prefill.
+// One prompt on its way through the layers on one rank: the state behind Engine::prefill.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ namespace millrace::worker {
 
 class PrefillRun {
  public:
-  // Takes the memory of the whole request; kExhausted with the numbers when it does not fit.
-  // `layer_timeout`: for what is under way when the run ends.
+  // Allocates the memory of the whole request; kExhausted, with the numbers, when it does not fit.
+  // `layer_timeout`: how long to wait for work under way when the run ends.
   static Result<std::unique_ptr<PrefillRun>> create(
       kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
       const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
@@ -34,37 +34,38 @@ class PrefillRun {
   PrefillRun& operator=(const PrefillRun&) = delete;
   ~PrefillRun();
 
-  // What other ranks push into, once all ranks have their own memory; then, collective, once all
-  // ranks have that too, connect().
+  // take_buffers() allocates what other ranks push into, once all ranks have their own memory.
+  // connect() is collective and follows once all ranks have taken their buffers.
   Result<void> take_buffers();
   Result<void> connect(Deadline deadline);
   Result<void> embed(Deadline deadline);
 
-  // A layer goes through the next three, each of which is called for all layers in order. On a
-  // device whose calls return before their work is done layer l + 1 is enqueued before layer l is
-  // closed, so that the device does not wait for the host: where the sinks of all ranks have all
-  // they need from stage_layer(). Whether this rank's could:
+  // A layer goes through the next three calls, each made for all layers in order. On a device whose
+  // calls return before their work is done, layer l + 1 is enqueued before layer l is closed, so
+  // that the device does not wait for the host. This requires that the sinks of all ranks get all
+  // they need in stage_layer(). Whether this holds for this rank:
   bool may_enqueue_ahead() const;
-  // Has the device compute the layer. Collective.
+  // Collective: has the device compute the layer.
   Result<void> enqueue_layer(int32_t layer, Deadline deadline);
-  // Has the sink take the K and V of the layer enqueued last. close_layer() says if it did not.
+  // Has the sink take the K and V of the layer enqueued last. close_layer() reports a failure.
   void stage_layer(int32_t layer);
-  // Waits until the device is through with the layer and reads what it left. Returns the layer's
-  // pairs: over all ranks both are of the same rows.
+  // Waits until the device has finished the layer and reads what it left. Returns this rank's
+  // pairs. Added up over all ranks, `covered` and `causal` count the same rows.
   Result<RankPairs> close_layer(int32_t layer, Deadline deadline);
-  // Another rank is gone: what the device was given may wait for it, and is not worth waiting for.
+  // Another rank is gone. The device's work may wait for it, so the run does not wait for the
+  // device.
   void group_broke() { group_broke_ = true; }
 
-  // Whether all rows attend. The last layer computes what is asked of it (asked_rows.h), unless
-  // somebody looks at its index or at each head's recall.
+  // Whether all rows attend. The last layer computes only what is asked of it (asked_rows.h),
+  // unless the task looks at its index or at each head's recall.
   bool attends_whole(int32_t layer) const {
     return !is_last(layer) || task_.recall_by_head || task_.index_tap;
   }
 
-  // Fills the tokens of the result. Collective.
+  // Collective: fills the tokens of the result.
   Result<void> finish(PrefillResult& result, Deadline deadline);
-  // Waits for the sink to have all layers.
   void finish_probe(size_t probe, std::span<const float> logits, PrefillResult& result) const;
+  // Waits for the sink to have all layers.
   Result<void> finish_sink();
 
   PhaseTimes& phases() { return phases_; }
@@ -86,7 +87,7 @@ class PrefillRun {
   Result<void> allocate();
   Result<void> allocate_attention();
   Result<void> allocate_logits();
-  // With several context-parallel ranks the rows of layer l + 1 are projected tile by tile behind
+  // With several context-parallel ranks, the rows of layer l + 1 are projected tile by tile behind
   // the MLP of layer l, so that K and V travel meanwhile.
   bool projects_ahead() const { return groups_.cp->size() > 1; }
   bool is_last(int32_t layer) const { return layer + 1 == weights_.config.num_layers; }
@@ -104,7 +105,7 @@ class PrefillRun {
   Result<void> finish_rows(int32_t layer, Deadline deadline);
   Result<void> finish_tile(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> wait_for_device(int32_t layer, Deadline deadline);
-  // `why`, where the process does not end.
+  // Returns `why` where the process does not end.
   Error end_process(const Error& why) const;
   Result<void> sum_over_tp(std::string_view what, float* data, int64_t count, Deadline deadline);
   Result<std::vector<float>> logits(std::span<const int64_t> positions, Deadline deadline);
@@ -135,7 +136,7 @@ class PrefillRun {
       partial_;  // [row tile, hidden] float32: products that do not go to hidden_ at once
   kernels::DeviceBuffer q_;         // [num_rows, query heads, head_dim]
   kernels::DeviceBuffer attended_;  // [num_rows, query heads, head_dim]
-  kernels::DeviceBuffer lse_;       // [query heads, num_rows]; not of dense rows dealt out
+  kernels::DeviceBuffer lse_;       // [query heads, num_rows]; without dense rows dealt out
   // [query heads, then heads of dense rows dealt to this rank] int64: covered pairs of the layer
   // enqueued last.
   kernels::DeviceBuffer head_pairs_;
@@ -150,8 +151,8 @@ class PrefillRun {
   }
   bool group_broke_ = false;
   std::unique_ptr<KvExchange> exchange_;
-  // After the exchange, so that its shared memory is the first to be given back as it was the last
-  // to be taken: the next request finds what it asks for (comm/nccl).
+  // Declared after the exchange, so that its shared memory is taken last and given back first: the
+  // next request then finds memory of the sizes that it asks for (comm/nccl).
   std::unique_ptr<DenseRows> dense_rows_;
   LayerIndex index_;
   std::unique_ptr<IndexBuilder> index_builder_;
@@ -159,12 +160,12 @@ class PrefillRun {
   std::unique_ptr<PageScorer> scorer_;
   std::unique_ptr<RecallMeter> recall_;
 
-  // On ranks that compute logits, of as many positions as are asked for at a time.
+  // On ranks that compute logits, for as many positions as are asked for at a time.
   kernels::DeviceBuffer logit_rows_;    // [positions, hidden] float32
   kernels::DeviceBuffer logit_slices_;  // [positions, vocabulary of this rank] float32
 
   Result<void> staged_ = {};  // whether the sink took all layers so far
-  Result<void> loaded_ = {};  // whether this rank had all it was to bring of the prefix
+  Result<void> loaded_ = {};  // whether this rank had all of the prefix it was to bring
 
   PhaseTimes phases_;
   PhaseClock clock_;

@@ -12,8 +12,8 @@ std::vector<kernels::MeasuredRow> measured_rows(const std::vector<kernels::RowTi
                                                 int64_t num_tokens) {
   // Pages that every tile keeps: the first, the diagonal and the one before it.
   constexpr int64_t kKeptPages = 3;
-  // Odd, so that the rows of 64 measured tiles in turn are all different: sampled rows and others
-  // alike are among them.
+  // Odd, so that the measured rows of 64 consecutive measured tiles all differ, and include both
+  // sampled and other rows.
   constexpr int64_t kRowStep = 37;
   const int64_t step =
       std::max<int64_t>(ceil_div(ceil_div(num_tokens, kTileRows), kMaxMeasuredRows), 1);

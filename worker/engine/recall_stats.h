@@ -1,4 +1,4 @@
-// Recall of measured rows, added up: the share of its attention mass that each row attended to.
+// Accumulated recall of measured rows: the share of its attention mass that each row attended to.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace millrace::worker {
 
-// Plain bytes, so that ranks exchange it.
+// Plain bytes, so that ranks can exchange it.
 struct RecallStats {
-  // Bin b holds shares in [b, b + 1) percent; the last one 1.
+  // Bin b counts shares in [b, b + 1) percent; the last bin counts shares of 1.
   static constexpr size_t kBins = 101;
 
-  // What is not a number is none of the mass, and shows in the mean.
+  // A NaN counts as 0 in the bins and shows in the mean.
   void add(double share) {
     sum += share;
     const double bin = share > 0 ? std::min(share, 1.0) * (kBins - 1) : 0;
@@ -31,7 +31,7 @@ struct RecallStats {
   }
   // 1 where nothing was measured: all heads were dense, or the prompt is short.
   double mean() const { return count() == 0 ? 1.0 : sum / static_cast<double>(count()); }
-  // What all but one row in a hundred reach, rounded down to a percent.
+  // The share that all but one row in a hundred reach, rounded down to a percent.
   double first_percentile() const {
     int64_t left = count() / 100;
     for (size_t bin = 0; bin < kBins; ++bin) {

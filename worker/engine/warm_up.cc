@@ -10,12 +10,12 @@ namespace millrace::worker {
 
 namespace {
 
-// Products of fewer rows a rank take what the library proposes (kernels/cuda/sm90/gemm/gemm.cc): there is
-// nothing to find out for them.
+// Products of fewer rows a rank use what the library proposes (kernels/cuda/sm90/gemm/gemm.cc), so
+// there is nothing to measure for them.
 constexpr int64_t kFewestRows = 1024;
 
-// Neighbouring heads differ, so that each rank's share of them has all kinds. Small budgets: at
-// these lengths larger ones would be dense.
+// Neighbouring heads differ, so that each rank's share has all kinds. Budgets are small because
+// larger ones would be dense at these lengths.
 constexpr std::array<std::string_view, 4> kPatterns = {"dense", "vertical-slash:100,100",
                                                        "block-sparse:8", "adaptive"};
 

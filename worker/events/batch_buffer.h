@@ -1,5 +1,5 @@
-// The last batches of KV cache events, by sequence number, for subscribers that missed some. Bounded
-// in number and bytes: the oldest go first. Not thread-safe.
+// The last batches of KV cache events, by sequence number, for subscribers that missed some.
+// Bounded in number and bytes: the oldest are dropped first. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace millrace::worker {
 
 struct EventBatch {
   uint64_t sequence = 0;
-  // Shared with messages that are on their way.
+  // Shared with messages that are being sent.
   std::shared_ptr<const std::vector<std::byte>> payload;
 };
 
@@ -22,12 +22,12 @@ class BatchBuffer {
   BatchBuffer(int64_t max_batches, int64_t max_bytes)
       : max_batches_(max_batches), max_bytes_(max_bytes) {}
 
-  // Numbers count from 0. Returns the batch; one that is larger than the buffer is not kept.
+  // Numbers count from 0. Returns the batch; a batch larger than the buffer is not kept.
   EventBatch add(std::shared_ptr<const std::vector<std::byte>> payload);
   EventBatch add(std::vector<std::byte> payload) {
     return add(std::make_shared<const std::vector<std::byte>>(std::move(payload)));
   }
-  // Those that are kept, of this number and later, ascending.
+  // The kept batches with this number or a later one, ascending.
   std::vector<EventBatch> since(uint64_t sequence) const;
 
  private:

@@ -13,19 +13,19 @@ void add_hashes(MsgpackWriter& out, const std::vector<BlockHash>& hashes) {
   for (const BlockHash hash : hashes) out.add(hash);
 }
 
-// Routers weigh blocks by medium. To a prompt that begins with it a page is as good from any tier.
+// Routers weight blocks by medium. A page of any tier serves equally well as a prompt's prefix.
 void add_medium(MsgpackWriter& out) {
   out.add("medium");
   out.add("GPU");
 }
 
-// All layers are one group of vLLM's.
+// All layers form one group in vLLM's sense.
 void add_group(MsgpackWriter& out) {
   out.add("group_idx");
   out.add(uint64_t{0});
 }
 
-// Of each block, what its hash is of besides tokens: as in vLLM, the first one's has the salt.
+// For each block, what its hash covers besides tokens: as in vLLM, the salt, on the first one.
 void add_extra_keys(MsgpackWriter& out, const BlocksStored& stored) {
   out.add("extra_keys");
   out.begin_array(stored.hashes.size());
@@ -83,7 +83,7 @@ std::vector<std::byte> encode_event_batch(double unix_time_s, std::span<const Kv
   for (const auto& event : events) {
     std::visit([&out](const auto& of_its_type) { add_event(out, of_its_type); }, event);
   }
-  out.add(uint64_t{0});  // the data-parallel rank: a group is one
+  out.add(uint64_t{0});  // data-parallel rank: a group is one
   return out.take();
 }
 

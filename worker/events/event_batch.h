@@ -1,5 +1,6 @@
-// The payload of a message of KV cache events: a MessagePack array of time, events and data-parallel
-// rank, each event a map by vLLM's names (docs/kv-events.md says which version's).
+// The payload of a message of KV cache events: a MessagePack array of time, events and
+// data-parallel rank. Each event is a map with vLLM's names (docs/kv-events.md says of which
+// version).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace millrace::worker {
 
-// `unix_time_s`: since 1970, with fractions.
+// `unix_time_s`: seconds since 1970, with fractions.
 std::vector<std::byte> encode_event_batch(double unix_time_s, std::span<const KvEvent> events);
 
 }  // namespace millrace::worker

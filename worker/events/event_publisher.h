@@ -10,10 +10,10 @@ namespace millrace::worker {
 class EventPublisher {
  public:
   virtual ~EventPublisher() = default;
-  // In this order. Never waits and never fails: what cannot be delivered is dropped.
+  // Publishes in this order. Never waits and never fails: what cannot be delivered is dropped.
   virtual void publish(std::vector<KvEvent> events) = 0;
-  // Before all others, once: what the group has cached from its start on. Whoever subscribes before anything else is
-  // published is told of it.
+  // Called once, before all others: what the group has cached from its start on. Whoever subscribes
+  // before anything else is published gets it too.
   virtual void publish_start(std::vector<KvEvent> events) = 0;
 };
 

@@ -13,10 +13,10 @@ struct NewPage {
   BlockHash hash = 0;
   std::optional<BlockHash> parent;
   std::span<const int32_t> token_ids;
-  const std::string& cache_salt;  // counts where there is no parent
+  const std::string& cache_salt;  // used where there is no parent
 };
 
-// Where the page follows the last one, in its event.
+// Appends to the last event if the page follows that event's last page.
 void add_stored(std::vector<KvEvent>& events, const NewPage& page) {
   auto* open = events.empty() ? nullptr : std::get_if<BlocksStored>(&events.back());
   if (open == nullptr || page.parent != open->hashes.back() ||

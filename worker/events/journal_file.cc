@@ -18,7 +18,7 @@ void put(std::string& bytes, const T& value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// The caller knows that they are there.
+// The caller has checked that there are enough bytes.
 template <typename T>
 void take(std::string_view& bytes, T& value) {
   std::memcpy(&value, bytes.data(), sizeof value);
@@ -41,7 +41,7 @@ std::vector<std::string> encode(std::span<const StoredPage> pages) {
   return bodies;
 }
 
-// None of another format.
+// None for another format.
 std::optional<StoredPage> decode(std::string_view body) {
   if (body.size() < kFixedBytes || body.front() != kFormat) return std::nullopt;
   body.remove_prefix(sizeof kFormat);

@@ -16,7 +16,7 @@ namespace millrace::worker {
 namespace {
 
 struct Journal {
-  std::optional<JournalFile> file;  // none: nothing is noted
+  std::optional<JournalFile> file;  // none: nothing is written
   std::vector<StoredPage> pages;
 };
 
@@ -34,7 +34,7 @@ Journal read_journal(const std::string& path) {
   return {.file = *std::move(file), .pages = *std::move(pages)};
 }
 
-// Rank 0's, on all.
+// Returns rank 0's keys on all ranks.
 Result<std::vector<PageContentKey>> broadcast_keys(comm::Communicator& world,
                                                    const std::vector<StoredPage>& pages,
                                                    Deadline deadline) {
@@ -78,7 +78,7 @@ std::vector<int> owners_of(const std::vector<uint8_t>& held, size_t num_pages, s
   return owners;
 }
 
-// A page is of use behind those before it alone.
+// A page is useful only with all pages before it.
 void publish(Journal journal, const std::vector<uint8_t>& held, size_t num_tp_ranks,
              CacheEvents& events) {
   const size_t num_pages = journal.pages.size();

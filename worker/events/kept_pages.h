@@ -1,4 +1,4 @@
-// What a group publishes at its start of pages that its former life kept (docs/kv-events.md).
+// Publishes, at a group's start, the pages that its former run kept (docs/kv-events.md).
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace millrace::worker {
 
-// Collective over `world`, before the first prompt. Rank 0 reads which pages there may be from its journal at `journal_path`,
-// which is empty elsewhere, and where its store keeps nothing: then the file is another process's. Of these pages, those that a
-// context-parallel rank has, with all `num_tp_ranks` of its tensor-parallel ranks, and all pages before them, are
-// published, and the journal goes on with them. `find`: which pages this rank has. What is wrong with the journal is
-// logged, and nothing is published.
+// Collective over `world`, before the first prompt. Rank 0 reads the candidate pages from its
+// journal at `journal_path`. The path is empty on other ranks, and where rank 0's store keeps
+// nothing, since the file is then another process's. Of these pages, those are published that a
+// context-parallel rank has with all `num_tp_ranks` of its tensor-parallel ranks, and for which the
+// same holds of all pages before them; the journal continues with them. `find`: which pages this
+// rank has. An error of the journal is logged, and nothing is published.
 Result<void> publish_kept_pages(comm::Communicator& world, int num_tp_ranks,
                                 const OwnPages::FindPages& find, const std::string& journal_path,
                                 CacheEvents& events, Deadline deadline);

@@ -1,5 +1,5 @@
-// What happens to the group's cached pages, in the words of vLLM's KV cache events
-// (docs/kv-events.md): a page of 64 tokens is a block, the key of its content its hash.
+// What happens to the group's cached pages, in the terms of vLLM's KV cache events
+// (docs/kv-events.md): a page of 64 tokens is a block, the key of its content is its hash.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace millrace::worker {
 
-// The last 8 bytes of a page's key, the first of them highest: vLLM and its followers shorten a
-// SHA-256 so, and Dynamo reads no longer ones.
+// The last 8 bytes of a page's key, big-endian: vLLM and its followers shorten a SHA-256 this way,
+// and Dynamo does not read longer ones.
 using BlockHash = uint64_t;
 
 inline BlockHash block_hash(const PageContentKey& key) {
@@ -29,7 +29,7 @@ inline BlockHash block_hash(const PageContentKey& key) {
 struct BlocksStored {
   std::vector<BlockHash> hashes;
   std::optional<BlockHash> parent;  // of the page before them; none: they begin the prompt
-  std::vector<int32_t> token_ids;   // 64 of each page
+  std::vector<int32_t> token_ids;   // 64 for each page
   std::string cache_salt;           // the request's, where they begin the prompt
 
   bool operator==(const BlocksStored&) const = default;

@@ -42,7 +42,7 @@ void MsgpackWriter::begin_map(size_t num_items) {
   head(num_items, 0x80, 16, 0xde);
 }
 
-// The types of 32-bit lengths follow those of 16 bits.
+// The type byte for 32-bit lengths follows the one for 16-bit lengths.
 void MsgpackWriter::head(size_t length, uint8_t fix, size_t fix_limit, uint8_t long16) {
   MR_CHECK(length <= 0xffffffff, "MessagePack has lengths of 32 bits");
   if (length < fix_limit) return put(fix | length, 1);

@@ -1,5 +1,6 @@
-// Writes MessagePack (github.com/msgpack/msgpack, spec.md), every length and number in its shortest
-// form, as msgspec does. Only what KV cache events need: no binary data, no negative numbers.
+// Writes MessagePack (github.com/msgpack/msgpack, spec.md) with every length and number in its
+// shortest form, as msgspec does. Supports only what KV cache events need: no binary data, no
+// negative numbers.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@ class MsgpackWriter {
   void add(double number);
   void add(std::string_view text);  // UTF-8, which is not checked
   void add_null();
-  // The next `num_items` values are its items; of a map, twice as many: keys and values in turn.
+  // The next `num_items` values are the array's items; a map takes twice as many, keys and values
+  // in turn.
   void begin_array(size_t num_items);
   void begin_map(size_t num_items);
 

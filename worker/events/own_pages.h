@@ -1,5 +1,5 @@
-// The cached pages that a rank is to have, and which of them are gone: what it tells rank 0 of its
-// part of the group's cache. The engine's thread.
+// The cached pages that a rank should have, and which of them are gone: what the rank reports to
+// rank 0 about its part of the group's cache. Used by the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,11 @@ class OwnPages {
   // Which pages the rank's store remembers (KvStore::find_cached).
   using FindPages = std::function<std::vector<bool>(std::span<const PageContentKey>)>;
 
-  // It was to remember them; whether it does, the next look tells.
+  // The rank was to remember these pages; the next take_gone() finds out whether it does.
   void add(std::span<const PageContentKey> keys);
-  // Those that it had or was to have and has not, since the last look. `num_given_up`: pages that the
-  // store has given up since it began. Where that has not changed, only new pages are looked at.
+  // The pages that the rank had or was to have and no longer has, since the last call.
+  // `num_given_up`: how many pages the store has given up since it began. While that has not
+  // changed, only new pages are looked up.
   std::vector<BlockHash> take_gone(int64_t num_given_up, const FindPages& find);
 
  private:

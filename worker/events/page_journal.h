@@ -1,10 +1,11 @@
-// What events have told of, noted for the group's next start: a JournalFile, written by a thread that nobody waits for. What
-// it drops, since the disk does not keep up, the next start does not tell of until a prompt begins with it.
+// Writes down what events have reported, for the group's next start: a JournalFile, written by a
+// thread that nobody waits for. When the disk does not keep up, pages are dropped; the next start
+// does not publish those until a prompt begins with them.
 //
-// Bounded: when it has twice as many records as are read, those that the group has no more are left out, and the last ones
-// beyond JournalFile::kMaxPages.
+// Bounded: when the file has twice as many records as are read, it drops those of pages that the
+// group no longer has, and the last ones beyond JournalFile::kMaxPages.
 //
-// Rank 0's, where there are events and pages are kept. The engine's thread.
+// Rank 0 only, where there are events and pages are kept. Used by the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -27,17 +28,17 @@ class PageJournal {
   // `most_records`: for tests.
   explicit PageJournal(JournalFile file, size_t most_records = 2 * JournalFile::kMaxPages);
 
-  // At the start: these and no others.
+  // At the start: replaces the contents with these pages.
   void begin_with(std::vector<StoredPage> pages);
-  // Pages that the group did not have before. `held`: makes what it has, these among it.
+  // Adds pages that the group did not have before. `held`: returns all that it has, these included.
   void add(std::vector<StoredPage> pages, const std::function<Held()>& held);
 
  private:
-  // Whether it is going to be done.
+  // Returns whether the write will be done.
   bool write(BackgroundWrites::Write task);
 
   const size_t most_records_;
-  std::shared_ptr<JournalFile> file_;       // the thread's
+  std::shared_ptr<JournalFile> file_;       // used by the writing thread
   std::optional<BackgroundWrites> writes_;  // none after a failure
   size_t num_records_ = 0;                  // in the file, at most
   bool is_behind_ = false;                  // the last one was dropped

@@ -1,4 +1,4 @@
-// A cached page, with what an event of it needs.
+// A cached page, with what an event about it needs.
 #pragma once
 
 #include <array>

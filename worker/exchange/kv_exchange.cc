@@ -80,7 +80,7 @@ Result<void> KvExchange::take_buffers() {
   if (alone()) return {};
   const int64_t bytes = tiles_bytes() + cached_.bytes();
   auto k = cp_->allocate(bytes);
-  auto v = cp_->allocate(bytes);  // also without K's, as the other ranks
+  auto v = cp_->allocate(bytes);  // even if K's failed: all ranks ask for the same
   MR_ASSIGN_OR_RETURN(k_.gathered, std::move(k));
   MR_ASSIGN_OR_RETURN(v_.gathered, std::move(v));
   const auto behind_tiles = [&](const Side& side) {
@@ -148,7 +148,7 @@ Result<void> KvExchange::send(Side& side, int64_t number, Deadline deadline) {
   return {};
 }
 
-// While the last tile is on its way the own rows and the other tiles are put in their places.
+// The own rows and all tiles but the last are put in place while the last tile is on its way.
 void KvExchange::finish(const Side& side) {
   if (alone()) return;
   const auto copy = [&](int64_t tile_rows, std::span<const kernels::CopyPiece> pieces,

@@ -3,15 +3,16 @@
 //
 // Rows are sent by row tile, as soon as they are projected, so that the ranks' links are busy while
 // their devices compute the next tile: layer l + 1 arrives during the MLP of layer l. The
-// projection writes a tile where it is sent from, its own place among those of all ranks.
+// projection writes a tile to where it is sent from: its own place among those of all ranks.
 //
-// Pages of a cached prefix come from the ranks that hold them (PrefixExchange), behind the tiles, in memory that a
-// prompt of as many tokens takes for tiles where nothing is cached.
+// Pages of a cached prefix come from the ranks that hold them (PrefixExchange). They arrive in
+// memory behind the tiles; together these take as much as the tiles of a prompt of as many tokens
+// with nothing cached.
 //
-// All ranks send equal tiles: what goes beyond a rank's own rows is not looked at. Tiles arrive by
-// rank and head, and are put in the order of positions by one pass of the device's: at 1M tokens of
-// 8 heads of 128 that moves 8.6 GB a layer through memory where each link carries 3.8, in a quarter
-// of the time.
+// All ranks send tiles of equal size; rows beyond a rank's own are ignored. Tiles arrive ordered by
+// rank and head, and one pass on the device puts them in order of position. At 1M tokens and 8
+// heads of 128, that pass moves 8.6 GB a layer through memory while each link carries 3.8 GB, and
+// takes a quarter of the time.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +33,8 @@ namespace millrace::worker {
 
 // One layer of this rank's own tokens, head-major.
 struct LocalKv {
-  const void* k = nullptr;  // [num_kv_heads, head_rows(), head_dim], num_rows of them each, in the
-                            // rank's order
+  const void* k = nullptr;  // [num_kv_heads, head_rows(), head_dim]: of each head, num_rows rows
+                            // are used, in the rank's order
   const void* v = nullptr;
   DType dtype = DType::kFloat32;
   int32_t num_kv_heads = 0;
@@ -47,22 +48,24 @@ struct LocalKv {
 
 class KvExchange {
  public:
-  // `tile_rows`: of a row tile, the same on all ranks. `prefix`: what lies before the partition's
-  // tokens; outlives the exchange, as the others.
+  // `tile_rows`: rows of a row tile, the same on all ranks. `prefix`: what lies before the
+  // partition's tokens. All objects passed in outlive the exchange.
   static Result<KvExchange> create(kernels::Device& device, const Partition& partition,
                                    const PromptPrefix& prefix, comm::DeviceCommunicator& cp,
                                    const KvShape& shape, int64_t tile_rows);
-  // What other ranks push into, on ranks that all have their exchange. kExhausted may be one rank's
-  // alone. Collective, before anything is sent, once all have taken theirs: connect().
+  // Takes the memory that other ranks push into, once all ranks have their exchange. kExhausted may
+  // occur on one rank alone. Then, once all ranks have taken theirs and before anything is sent,
+  // connect(), which is collective.
   Result<void> take_buffers();
   Result<void> connect(Deadline deadline);
 
-  // Row tiles of the rank with most rows: as many as every rank sends. A rank with fewer rows has
-  // nothing to project in the last one.
+  // Row tiles of the rank with the most rows: every rank sends as many. A rank with fewer rows may
+  // have nothing to project in the last one.
   int64_t num_tiles() const { return std::ssize(tiles_); }
 
-  // Where there is a prefix, its K and V: PrefixExchange::prefetch() for the next layer, once the one before has
-  // attended, and bring() before a layer's first tile.
+  // The K and V of a prefix, where there is one: prefetch_prefix() for the next layer, once the
+  // layer before has attended, then bring_prefix() before the layer's first tile. As prefetch() and
+  // bring() of PrefixExchange.
   Result<void> prefetch_prefix(PrefixSource& source, int32_t layer, Result<void>& loaded,
                                Deadline deadline) {
     return cached_.prefetch(source, layer, loaded, deadline);
@@ -71,43 +74,44 @@ class KvExchange {
                             Deadline deadline);
   // Where the projection of the next layer writes this rank's rows of a tile.
   KvPlace destination(int64_t tile) const;
-  // Collective: the rows of a tile that the device was told to write go on their way.
+  // Collective. Sends the rows of a tile, once the device has written them as told.
   Result<void> send_k(int64_t tile, Deadline deadline) { return send(k_, tile, deadline); }
   Result<void> send_v(int64_t tile, Deadline deadline) { return send(v_, tile, deadline); }
 
-  // All tiles are sent, and become the live layer: operations the device is given from here on see
-  // the slab's K, or V, and the own rows.
+  // Call it once all tiles are sent. They become the live layer: operations that the device is
+  // given from here on see the slab's K, or V, and the own rows.
   void finish_k() { finish(k_); }
   void finish_v() { finish(v_); }
   LocalKv local() const;
-  // With one rank the slab is the own rows.
+  // With one rank the slab is that rank's own rows.
   kernels::KvSlab slab() const;
 
-  // Operations the device is given from here on come after all that was sent.
+  // Operations that the device is given from here on run after everything that was sent.
   void settle();
 
  private:
-  // K or V. Nothing here is waited for by the host. `own` and `slab` are written by finish() and
-  // read by operations between two of them, all in the device's order. `gathered` is pushed into by
-  // other ranks, whose devices may be ahead by part of a layer: a rank sends layer l + 1 behind its
-  // MLP of layer l, which follows the attention of l, which needs the outputs of the dense rows of
-  // all ranks (dense_rows.h); each rank sends these after its own finish_v() of l, the last to read
-  // `gathered`.
+  // K or V. The host waits for nothing here. finish() writes `own` and `slab`; the operations
+  // between two calls of finish() read them; all of this is in the device's order. Other ranks push
+  // into `gathered`, and their devices may be ahead by part of a layer. That is safe: a rank sends
+  // layer l + 1 behind its MLP of layer l, which follows the attention of l, which needs the
+  // outputs of the dense rows of all ranks (dense_rows.h). Each rank sends these after its own
+  // finish_v() of l, the last to read `gathered`.
   struct Side {
     std::string_view name;
     kernels::DeviceBuffer own;  // [kv heads, own rows, head_dim]; alone, of all tokens
     // With several ranks:
-    std::unique_ptr<comm::CollectiveBuffer> gathered;  // a tile after the other, each [ranks, kv
-                                                       // heads, rows, head_dim]; then cached_'s
+    std::unique_ptr<comm::CollectiveBuffer> gathered;  // tile after tile, each [ranks, kv heads,
+                                                       // rows, head_dim]; then cached_'s memory
     kernels::DeviceBuffer slab;                        // [kv heads, tokens, head_dim]
-    comm::CollectiveMark all_but_last_arrived{};       // of the tiles
+    comm::CollectiveMark all_but_last_arrived{};       // all tiles but the last
     comm::CollectiveMark all_arrived{};
   };
   struct Tile {
     int64_t first_row = 0;
     int64_t num_rows = 0;  // sent by every rank
   };
-  // Of tiles with equally many rows; pieces are one head's, from `gathered`.
+  // Copies of tiles that have the same number of rows. Pieces are those of one head, from
+  // `gathered`.
   struct Copies {
     int64_t tile_rows = 0;
     std::vector<kernels::CopyPiece> to_slab, to_own;
@@ -124,12 +128,12 @@ class KvExchange {
 
   bool alone() const { return cp_->size() == 1; }
   int64_t own_rows() const { return partition_->num_tokens(cp_->rank()); }
-  // Of a head in the memory that the projection writes to, alone: the slab's.
+  // Rows from one head to the next in `own`; with one rank, those of the slab.
   int64_t own_stride() const { return alone() ? partition_->num_tokens() : own_rows(); }
   void cut_tiles(int64_t tile_rows);
   int64_t heads_row_bytes() const { return shape_.num_kv_heads * shape_.row_bytes(); }
   int64_t tiles_bytes() const { return cp_->size() * max_rows_ * heads_row_bytes(); }  // of a side
-  // Of a rank's rows of a tile.
+  // The offset in `gathered` of a rank's rows of a tile.
   int64_t gathered_offset(const Tile& tile, int rank) const;
   Result<void> allocate(Side& side);
   std::byte* own_place(const Side& side, const Tile& tile) const;
@@ -141,7 +145,7 @@ class KvExchange {
   const PromptPrefix* prefix_;
   comm::DeviceCommunicator* cp_;
   KvShape shape_;
-  int64_t max_rows_ = 0;  // of any rank
+  int64_t max_rows_ = 0;  // of the rank with the most
   std::vector<Tile> tiles_;
   Copies last_tile_, other_tiles_;
   PrefixExchange cached_;

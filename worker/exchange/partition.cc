@@ -42,7 +42,7 @@ Partition Partition::on_one_rank(int64_t num_tokens, int num_ranks, int owner,
   return partition;
 }
 
-// Until all tokens are dealt, or every rank has two more stripes.
+// Deals until all tokens are dealt, or every rank has two more stripes.
 void Partition::deal_round(int64_t stripe_tokens) {
   const int num_ranks = static_cast<int>(ranges_.size());
   const auto first_rank = static_cast<int>(first_position_ / kPageTokens % num_ranks);

@@ -1,8 +1,8 @@
-// Which context-parallel rank owns which tokens: stripes dealt in rounds of two to a rank, in snake
-// order (0 1 2 3 3 2 1 0), which balances causal and content-dependent attention alike (worst rank
-// within 1 % of the mean for vertical-slash, 4 to 12 % for block-sparse at 32 ranks, where two
-// chunks a rank are off by half). Stripes of a round are equally long, so ranks have the same
-// number of tokens but for a page or two.
+// Which context-parallel rank owns which tokens. Stripes are dealt in rounds of two stripes a rank,
+// in snake order (0 1 2 3 3 2 1 0). This balances causal and content-dependent attention alike: the
+// worst rank is within 1 % of the mean for vertical-slash, and 4 to 12 % for block-sparse at 32
+// ranks, where two chunks a rank are off by half. Stripes of a round are equally long, so ranks
+// have the same number of tokens, give or take a page or two.
 #pragma once
 
 #include <cstddef>
@@ -31,26 +31,28 @@ struct OwnedRun {
 
 class Partition {
  public:
-  // Stripes of about `stripe_tokens`, and whole pages in any case, so that pages and row tiles have
-  // one owner. Those of at least kernels::kGroupRows are multiples of it but for the first round's,
-  // where attention has least to do: other lengths cost a rank of eight 6 to 13 % of its attention
-  // (docs/notebook/gpus.md). What does not go round evenly is dealt page by page at
-  // the end.
+  // Stripes have about `stripe_tokens` tokens, and always whole pages, so that each page and each
+  // row tile has one owner. Stripes of at least kernels::kGroupRows are multiples of it, except in
+  // the first round, where attention has least to do: with eight ranks, other lengths cost a rank
+  // 6 to 13 % of its attention (docs/notebook/gpus.md). What cannot be dealt evenly is dealt page
+  // by page at the end.
   //
-  // With `first_position`, of a page, the tokens before it are nobody's: they are cached. Ranks begin in
-  // turn, by that page, so that what is added to a conversation bit by bit does not all come to one.
+  // Tokens before `first_position`, which begins a page, are cached and have no owner. The number
+  // of that page decides which rank is dealt to first, so that what is added to a conversation bit
+  // by bit does not all come to one rank.
   Partition(int64_t num_tokens, int num_ranks, int64_t stripe_tokens, int64_t first_position = 0);
 
-  // All tokens from `first_position` on are `owner`'s: of a prompt that runs in its lane.
+  // The partition of a prompt that runs in `owner`'s lane: all tokens from `first_position` on are
+  // `owner`'s.
   static Partition on_one_rank(int64_t num_tokens, int num_ranks, int owner,
                                int64_t first_position = 0);
 
-  // 576 tokens up to 72K, 2304 from 288K on, in between by length.
+  // 576 for prompts of up to 72K tokens, 2304 from 288K on, in proportion to the length in between.
   static int64_t default_stripe_tokens(int64_t num_tokens);
 
   int64_t num_tokens() const { return num_tokens_; }  // of the prompt, cached ones included
   int64_t first_position() const { return first_position_; }
-  // Ascending; neighbouring stripes of one owner (the turns of the snake) are one range.
+  // Ascending. Adjacent stripes of one owner (where the snake turns) are one range.
   const std::vector<TokenRange>& ranges(int rank) const {
     return ranges_[static_cast<size_t>(rank)];
   }
@@ -63,9 +65,9 @@ class Partition {
   // The prompt's pages the rank holds, ascending.
   std::vector<int64_t> pages(int rank) const;
   int owner(int64_t position) const;
-  // The tokens [begin, end) cut where the owner changes, ascending.
+  // `tokens`, cut where the owner changes; ascending.
   std::vector<OwnedRun> owned_runs(TokenRange tokens) const;
-  // Where its owner holds the row of `position`.
+  // The row at which `rank`, the owner of `position`, holds it.
   int64_t local_row(int rank, int64_t position) const;
 
  private:

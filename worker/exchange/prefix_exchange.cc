@@ -9,7 +9,7 @@ namespace millrace::worker {
 
 namespace {
 
-// All of a prefix whose pages lie on the ranks in equal parts.
+// Enough for a whole prefix whose pages lie on the ranks in equal parts.
 constexpr size_t kChunksOnTheWay = kPrefixChunks;
 
 }  // namespace
@@ -26,7 +26,7 @@ void PrefixExchange::cut() {
   for (int rank = 0; rank < cp_->size(); ++rank) {
     most = std::max(most, pages.emplace_back(prefix_->pages(rank)).size());
   }
-  // Of the mean over ranks, not of the rank with most: a prefix may lie on one of them alone.
+  // Divides the ranks' mean number of pages, not the largest: a prefix may lie on one rank alone.
   const auto pages_together =
       static_cast<size_t>(ceil_div(prefix_->num_pages(), kPrefixChunks * cp_->size()));
   chunk_rows_ = static_cast<int64_t>(pages_together) * kPageTokens;
@@ -77,7 +77,8 @@ std::byte* PrefixExchange::place(void* side, size_t chunk) const {
   return static_cast<std::byte*>(side) + turn * cp_->size() * rank_bytes();
 }
 
-// A chunk is loaded into its place behind the copies that read that place last, and gathered behind both.
+// On the device, a chunk is loaded into its place after the copies that last read that place, and
+// gathered after both.
 Result<void> PrefixExchange::send(size_t number, PrefixSource& source, int32_t layer,
                                   Result<void>& loaded, Deadline deadline) {
   Chunk& chunk = chunks_[number];

@@ -1,5 +1,5 @@
-// Single rows of a matrix in device memory whose rows are dealt over the context-parallel ranks,
-// brought to the host memory of all of them.
+// Brings single rows of a matrix to the host memory of all context-parallel ranks. The matrix is in
+// device memory, and its rows are dealt over these ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace millrace::worker {
 
-// `rows`: this rank's, one after the other in device memory. `positions`: ascending; `out`
-// [positions.size() * row_bytes]: their rows in that order, on every rank. Collective over cp.
+// Collective over cp. `rows`: this rank's rows, contiguous in device memory. `positions`:
+// ascending. `out` [positions.size() * row_bytes]: gets the rows of `positions` in that order, on
+// every rank.
 Result<void> gather_rows(kernels::Device& device, const Partition& partition,
                          comm::Communicator& cp, std::span<const int64_t> positions,
                          int64_t row_bytes, const void* rows, void* out, Deadline deadline);

@@ -1,5 +1,5 @@
-// What rank 0 tells the group next: made from what the coordinator asked for, what the clock says,
-// and whether the process is to stop. The engine's thread.
+// Makes the commands that rank 0 gives the group, from what the coordinator asked for, from the
+// clock, and from whether the process is to stop. The engine's thread.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace millrace::worker {
 
 class CommandSource {
  public:
-  // All outlive it. `clock`: by which deadlines of requests pass. `stop`: from outside the group. `num_lanes`: on
-  // which prompts run side by side; 1 where they do not.
+  // All outlive it. `clock` decides when deadlines of requests pass. `stop` is set from outside the
+  // group. `num_lanes`: the lanes on which prompts run side by side; 1 where they do not.
   CommandSource(ControlLink& link, CoordinatorReporter& reporter, Drain& drain,
                 const GroupOptions& options, const std::atomic<bool>& stop, const Clock& clock,
                 int num_lanes = 1)
@@ -33,21 +33,23 @@ class CommandSource {
         num_lanes_(num_lanes),
         inbox_(clock, num_lanes) {}
 
-  // Between requests. Waits for kCommandInterval at most, then there is nothing to do.
+  // The next command between requests. Waits for kCommandInterval at most; after that the command
+  // says that there is nothing to do.
   protocol::GroupCommand next();
-  // Between the layers of the request given last, or of one that runs alone: changes of leases, and its end where the coordinator
-  // cancelled it or its deadline passed, or another request, to run before the next layer, or several, side by side. What
-  // runs so is not itself interrupted.
+  // The next command between two layers of the request given last, or of one that runs alone. It
+  // has changes of leases. It also ends the request, where the coordinator cancelled it or its
+  // deadline passed; otherwise it may have another request to run before the next layer, or several
+  // to run side by side. No further request is put between the layers of those.
   protocol::GroupCommand at_boundary(const LayerReport& report);
-  // After the requests that were given last ran side by side, before anybody hears of it: names those that the
-  // coordinator no longer wants.
+  // After the requests given last ran side by side, and before their results are reported: names
+  // those that the coordinator no longer wants.
   protocol::GroupCommand after_side_by_side();
-  // One of the requests that were given last, to run side by side, is run by all ranks now.
+  // One of the requests given last, to run side by side, is now run by all ranks.
   void run_alone(const std::string& request_id);
-  // What was given last is over.
+  // The requests given last have ended.
   void finish_running();
 
-  // Why the coordinator will not have this group; empty: it will.
+  // Why the coordinator refuses this group; empty: it does not.
   const std::string& refusal() const { return inbox_.refusal(); }
 
  private:
@@ -72,7 +74,8 @@ class CommandSource {
     std::string id;
     TimePoint deadline;
   };
-  // Each between two layers of the one before; of several side by side the one that runs alone is the first.
+  // Each entry runs between two layers of the one before it. Of several requests side by side, the
+  // one that runs alone comes first.
   std::vector<std::vector<Running>> running_;
 };
 

@@ -1,5 +1,5 @@
-// The end of a group in good order: it takes no more requests, finishes those that it has, and
-// serves pages until their leases are over, or drain_timeout after the last request. Rank 0's.
+// The orderly end of a group: it takes no more requests, finishes those that it has, and serves
+// pages until their leases are over, or until drain_timeout after the last request. On rank 0.
 #pragma once
 
 #include <optional>
@@ -18,14 +18,14 @@ class Drain {
         const Clock& clock)
       : board_(board), reporter_(reporter), options_(options), clock_(clock) {}
 
-  // The coordinator hears of it the first time, also in the middle of a prompt: it has more of
-  // them, and a group that is given one after the other would never end.
+  // Tells the coordinator, the first time only, and even in the middle of a prompt: otherwise the
+  // coordinator would give the group one prompt after another, and the group would never end.
   void announce();
-  // Asked when nothing runs and nothing waits: whether the leases are over, or time is.
+  // Whether the leases are over, or the time is up. Asked when no request runs or waits.
   bool done();
 
  private:
-  ControlBoard& board_;  // which knows the leases of all ranks
+  ControlBoard& board_;  // knows the group's leases
   CoordinatorReporter& reporter_;
   const GroupOptions& options_;
   const Clock& clock_;

@@ -19,7 +19,7 @@ namespace millrace::worker {
 
 namespace {
 
-// Of the log's first line: scales that a checkpoint should have had show as 1.
+// For the log's first line. Scales that are missing from a checkpoint show as 1.
 std::string scales_note(const KvScales* scales) {
   if (scales == nullptr) return "";
   const auto stated =
@@ -36,7 +36,7 @@ Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Commun
   std::unique_ptr<GroupRank> rank(new GroupRank(options, surroundings));
   const auto assembled = rank->assemble(std::move(world));
   if (assembled.ok()) return rank;
-  // The others have the same error to report.
+  // The other ranks report the same error.
   if (surroundings.watch != nullptr) surroundings.watch->leave();
   return assembled.error();
 }
@@ -79,7 +79,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   return {};
 }
 
-// Lanes do without where a rank cannot: then those of each begin with what they hold themselves.
+// If any rank cannot, lanes do without: each then begins prompts only with pages of its own ranks.
 Result<void> GroupRank::connect_peers(Deadline deadline) {
   const auto& grid = runtime_->grid();
   auto peers = PeerPools::connect(grid.cp(), *store_, runtime_->device(), deadline);
@@ -97,7 +97,7 @@ Result<void> GroupRank::connect_peers(Deadline deadline) {
   return {};
 }
 
-// Ranks of one host must not collide, so each has a port of its own; 0 leaves it to the system.
+// Ranks of one host must not collide, so each has its own port; 0 lets the system choose.
 Result<void> GroupRank::start_server(Deadline deadline) {
   auto& world = runtime_->grid().world();
   const int port = options_.kv_port == 0 ? 0 : options_.kv_port + world.rank();
@@ -206,7 +206,7 @@ Result<void> GroupRank::serve(const std::atomic<bool>& stop) {
   const bool broken = !ran.ok() && ran.error().code == Errc::kPeerLost;
   if (broken) {
     spdlog::error("{}", ran.error().to_string());
-    link_.reset();  // sends what it was given
+    link_.reset();  // sends what is still unsent
   }
   if (surroundings_.watch == nullptr) return ran;
   broken ? surroundings_.watch->give_up() : surroundings_.watch->leave();

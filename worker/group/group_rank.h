@@ -1,5 +1,5 @@
-// One rank of a group, put together: runtime, store, the server that pages leave by, and on rank 0
-// the link to the coordinator. The same in millrace-worker and in tests with ranks as threads.
+// One rank of a group, assembled: runtime, store, the server that pages leave by, and on rank 0 the
+// link to the coordinator. The same in millrace-worker and in tests with ranks as threads.
 #pragma once
 
 #include <atomic>
@@ -29,37 +29,38 @@ struct GroupRankOptions {
   RankOptions rank;
   GroupOptions group;
   std::string group_name = "group-0";  // in metrics
-  PoolOptions pools;                   // as make_rank_store() has them, but for the group's name
+  PoolOptions pools;                   // as for make_rank_store(), without the group's name
   std::string kv_host = "127.0.0.1";
-  int kv_port = 0;  // of rank 0's KV server, rank r takes kv_port + r; 0: free ones
+  int kv_port = 0;  // of rank 0's KV server; rank r takes kv_port + r; 0: any free ports
 };
 
-// On rank 0, once the group can serve: `description` is what it registers with. The board outlives
-// the link.
+// Called on rank 0, once the group can serve. `description` is what the group registers with. The
+// board outlives the link.
 using ConnectToCoordinator = std::function<std::unique_ptr<ControlLink>(
     protocol::Register description, ControlBoard& board)>;
 
-// On rank 0: where events of the KV cache go.
+// Called on rank 0. Returns where events of the KV cache go.
 using OpenEvents = std::function<Result<std::unique_ptr<EventPublisher>>()>;
 
-// Where a process differs from a thread of a test; all outlive the rank.
+// What differs between a process and a thread of a test; all outlive the rank.
 struct RankSurroundings {
   comm::Transport& transport;  // that pages leave by
   ConnectToCoordinator connect;
-  GroupWatch* watch = nullptr;  // null where nobody watches
+  GroupWatch* watch = nullptr;  // null: no watch
   const Clock& clock = Clock::steady();
-  OpenEvents open_events = nullptr;  // null, on all ranks: none are made
+  OpenEvents open_events = nullptr;  // null, on all ranks: no events are made
 };
 
 class GroupRank {
  public:
-  // Collective over `world`, on all ranks or none; after an error the watch is left.
+  // Collective over `world`; succeeds on all ranks or on none. After an error the rank leaves the
+  // watch.
   static Result<std::unique_ptr<GroupRank>> start(std::unique_ptr<comm::Communicator> world,
                                                   const GroupRankOptions& options,
                                                   const RankSurroundings& surroundings);
 
-  // GroupService::run. Afterwards the watch is left in good order, or after kPeerLost given up, and
-  // the coordinator has been sent what it was to hear: the process may end.
+  // Runs GroupService::run. Afterwards the rank has left the watch in good order, or given it up
+  // after kPeerLost, and the coordinator has been sent all messages: the process may end.
   Result<void> serve(const std::atomic<bool>& stop);
 
  private:
@@ -77,7 +78,7 @@ class GroupRank {
   GroupRankOptions options_;
   const RankSurroundings surroundings_;
   std::unique_ptr<RankRuntime> runtime_;
-  std::unique_ptr<PeerPools> peers_;  // null, on all ranks: lanes do without
+  std::unique_ptr<PeerPools> peers_;  // null, on all ranks: lanes read only their own pages
   std::unique_ptr<kvstore::KvStore> store_;
   std::unique_ptr<StoreTender> tender_;
   std::unique_ptr<KvServer> server_;
@@ -88,8 +89,8 @@ class GroupRank {
   std::unique_ptr<GroupService> service_;
 };
 
-// Collective: an id for the group that rank 0 draws. It is new at every start, so nothing of an
-// earlier life is mistaken for this one's.
+// Collective. An id for the group, which rank 0 draws at random. It is new at every start, so that
+// nothing from an earlier start is mistaken for this one's.
 Result<std::string> draw_epoch(comm::Communicator& world);
 
 }  // namespace millrace::worker

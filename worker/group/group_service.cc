@@ -13,8 +13,8 @@ namespace millrace::worker {
 
 namespace {
 
-// A rank that is busy looks up at every command and every layer; it need not look up less often
-// between requests than within them. Rank 0, idle, lets the others wait for kCommandInterval.
+// A busy rank responds at every command and every layer, so the timeout between requests need not
+// be longer than that within them. An idle rank 0 lets the others wait for kCommandInterval.
 SyncTimeouts timeouts_of(const GroupOptions& options) {
   return {.command = std::max<Duration>(4 * kCommandInterval,
                                         std::min<Duration>(kCommandTimeout, options.layer_timeout)),
@@ -175,8 +175,8 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
   return outcome;
 }
 
-// What ends a request comes to rank 0, and from there to all with the command: the ranks need not
-// agree on it.
+// Rank 0 learns what ends a request, and tells all ranks with the command: the ranks need not agree
+// on it.
 Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSource* commands) {
   MR_ASSIGN_OR_RETURN(const auto command,
                       broadcast_command(sync_.world(),
@@ -244,8 +244,8 @@ Result<void> GroupService::post_metrics() {
   return gather_gone_pages(ranks, gone);
 }
 
-// A beginning that one lane has no more may be cached on another rank still: to the coordinator it is gone
-// until a prompt leaves it again.
+// A beginning that one lane no longer has may still be cached on another rank. The coordinator is
+// told that it is gone, until a prompt leaves it in the cache again.
 Result<void> GroupService::gather_gone_prefixes(const std::vector<RankStats>& ranks,
                                                 const protocol::CachedPrefixes& own) {
   std::vector<int64_t> counts;  // of bytes
@@ -266,7 +266,7 @@ Result<void> GroupService::gather_gone_prefixes(const std::vector<RankStats>& ra
   return {};
 }
 
-// Nothing is exchanged where no rank has any.
+// Where no rank has gone pages, nothing is exchanged.
 Result<void> GroupService::gather_gone_pages(const std::vector<RankStats>& ranks,
                                              const std::vector<BlockHash>& own) {
   std::vector<int64_t> counts;  // of bytes

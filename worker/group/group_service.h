@@ -1,6 +1,7 @@
-// A group at work, on one rank: rank 0 takes requests from the coordinator, all ranks prefill, their
-// KV servers keep answering decode nodes meanwhile. One command goes round the group per request,
-// lease change or tick, and the ranks meet after each layer. The engine's thread.
+// The main loop of a group, on one rank: rank 0 takes requests from the coordinator, all ranks
+// prefill, and meanwhile their KV servers keep answering decode nodes. Rank 0 sends the group one
+// command per request, lease change or tick, and the ranks meet after each layer. The engine's
+// thread.
 #pragma once
 
 #include <array>
@@ -29,27 +30,27 @@
 
 namespace millrace::worker {
 
-// What a service works with, of one rank; all outlive it.
+// What a service works with, on one rank; all outlive it.
 struct GroupResources {
   RankRuntime& runtime;
   kvstore::KvStore& store;
   const KvServer& server;
   ControlLink* link = nullptr;    // rank 0's
   ControlBoard& board;            // written on rank 0
-  GroupWatch* watch = nullptr;    // null where nobody watches
-  PeerPools* peers = nullptr;     // null, on all ranks, where a lane reads its own pages alone
-  CacheEvents* events = nullptr;  // null, on all ranks, where nobody is told
+  GroupWatch* watch = nullptr;    // null: no watch
+  PeerPools* peers = nullptr;     // null, on all ranks: a lane reads only its own pages
+  CacheEvents* events = nullptr;  // null, on all ranks: no events are made
 };
 
 class GroupService {
  public:
-  // `clock`: of the deadlines of requests and of a drain.
+  // `clock` decides when deadlines of requests and of a drain pass.
   GroupService(const GroupResources& resources, const GroupOptions& options,
                const Clock& clock = Clock::steady());
 
-  // Until rank 0 sees `stop` or is told to drain, and then has finished what runs and seen the
-  // leases end (at most drain_timeout). kPeerLost: the group is broken, the process should end; any
-  // other error is the same on all ranks.
+  // Runs until rank 0 sees `stop` or is told to drain, and then has finished what runs and seen the
+  // leases end (after drain_timeout at most). kPeerLost: the group is broken, and the process
+  // should end. Any other error is the same on all ranks.
   Result<void> run(const std::atomic<bool>& stop);
 
  private:
@@ -78,13 +79,13 @@ class GroupService {
   std::optional<LaneRuns> lane_runs_;  // where prompts run side by side
   PrefixLedger ledger_;                // rank 0's
   RowPace pace_;
-  // From run() on; the second is of prompts that run between two layers of another.
+  // Made by run(). The second of each is for prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
   std::array<int64_t, 2> running_tokens_{};
   double attention_imbalance_ = 1;  // of the last prompt
-  PromptCounts counts_;             // rank 0's, of prompts of the whole group
+  PromptCounts counts_;             // rank 0's, of prompts that all ranks computed
 };
 
 }  // namespace millrace::worker

@@ -12,11 +12,11 @@ namespace millrace::worker {
 
 namespace {
 
-// Steps of a prompt beside its layers, in timeouts of a layer: room, the logits, dropping pages, sealing and
-// the manifest.
+// The steps of a prompt besides its layers, counted in layer timeouts: room, the logits, dropping
+// pages, sealing and the manifest.
 constexpr int kStepsBesideLayers = 8;
 
-// Collective: the report of every rank, by rank; empty of those with none.
+// Collective. The report of every rank, by rank; empty for ranks that have none.
 Result<std::vector<protocol::LaneReport>> gather_reports(comm::Communicator& world,
                                                          const protocol::LaneReport& own,
                                                          Deadline deadline) {
@@ -42,7 +42,8 @@ Result<std::vector<protocol::LaneReport>> gather_reports(comm::Communicator& wor
 
 }  // namespace
 
-// Ranks of a lane wait for nobody else, and yet others wait for them: a lane of one rank may hang.
+// A lane's ranks wait for no other ranks, but other ranks wait for them. So even a lane of one rank
+// is watched.
 LaneRuns::LaneRuns(const LaneResources& resources)
     : r_(resources),
       sync_(r_.lane.grid().world(), r_.watch, /*may_hang=*/true, r_.group.timeouts()) {}
@@ -51,7 +52,7 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
                            PageReader& reader, const FindCancelled& find_cancelled,
                            const RunOnAllRanks& run_on_all_ranks) {
   protocol::LaneReport told;
-  ControlBoard nowhere;  // rank 0's gets what is relayed
+  ControlBoard nowhere;  // discarded: rank 0's board gets what is relayed
   LaneMessages messages(told);
   const auto prompts = prompts_of(command, messages, nowhere, writer, reader);
   for (const auto& prompt : prompts) {
@@ -83,7 +84,7 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
   }
   if (const Prompt* prompt = own_of(prompts); prompt != nullptr && sync_.is_root()) {
     counts_ += prompt->run->counts();
-    if (prompt->run->needs_all_ranks()) told.Clear();  // nobody is to hear of this attempt
+    if (prompt->run->needs_all_ranks()) told.Clear();  // this attempt is not reported
   }
   MR_RETURN_IF_ERROR(relay(told));
   for (const auto& prompt : prompts) {
@@ -148,8 +149,9 @@ std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, bool speaks,
       });
 }
 
-// [ranks of the row][prompts], each of a rank's pages of the prompt's prefix; nothing of the lane's own, of which it asks
-// its store. All ranks know how many there are.
+// Gathers [ranks of the row][prompts]: the places of a rank's pages of the prompt's prefix. The
+// lane's own pages are left out; it asks its store for them. All ranks know how many places there
+// are.
 Result<LaneRuns::Places> LaneRuns::tell_places(
     const std::vector<Prompt>& prompts,
     std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held) const {
@@ -171,7 +173,7 @@ Result<LaneRuns::Places> LaneRuns::tell_places(
       auto pinned = r_.store.hold_prefix(prompt.message.request_id());
       std::vector<PagePlace> of_prompt;
       if (pinned.ok()) of_prompt = places_of(*held.emplace_back(*std::move(pinned)), r_.store);
-      of_prompt.resize(static_cast<size_t>(rows * std::ssize(pages)));  // in no pool, if it is gone
+      of_prompt.resize(static_cast<size_t>(rows * std::ssize(pages)));  // in no pool, if gone
       own.insert(own.end(), of_prompt.begin(), of_prompt.end());
     }
   }
@@ -205,7 +207,7 @@ void LaneRuns::compute(const Prompt& prompt, const Places& places) const {
                             "cached pages of other ranks are on disk, or in a GPU's memory alone"));
 }
 
-// A rank that is through with its prompt, or has none, waits for the slowest.
+// A rank that has finished its prompt, or has none, waits for the slowest.
 Result<std::vector<protocol::LaneReport>> LaneRuns::meet(const protocol::LaneReport& own) {
   const int32_t num_steps = r_.runtime.weights().config.num_layers + kStepsBesideLayers;
   const Duration longest = num_steps * r_.options.layer_timeout;

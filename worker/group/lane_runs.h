@@ -1,8 +1,9 @@
-// Prompts side by side, on one rank: each is computed by one context-parallel rank of the group with all its
-// tensor-parallel ranks, a lane, and all ranks meet when the last one is done. Their pages are the group's as those of
-// any prompt: new ones lie in the lane, those of a cached prefix where they are, and the lane reads them there. Nothing
-// interrupts them, so the coordinator lets run side by side only what should end soon. What fails in a
-// lane fails its prompt alone, unless the lane's ranks cannot meet any more. The engine's thread.
+// Runs prompts side by side, on one rank. Each prompt is computed by a lane: one context-parallel
+// rank of the group with all its tensor-parallel ranks. All ranks meet when the last prompt is
+// done. The pages belong to the group as those of any prompt do: new pages lie in the lane; pages
+// of a cached prefix stay where they are, and the lane reads them there. Nothing interrupts these
+// prompts, so the coordinator runs side by side only prompts that should end soon. A failure in a
+// lane fails only its prompt, unless the lane's ranks can no longer meet. The engine's thread.
 #pragma once
 
 #include <functional>
@@ -20,18 +21,18 @@
 
 namespace millrace::worker {
 
-// What all prompts of a lane work with, of one rank; all outlive the runs.
+// What all prompts of a lane work with, on one rank; all outlive the runs.
 struct LaneResources {
   RankRuntime& runtime;
   Lane& lane;
   kvstore::KvStore& store;
   const KvServer& server;
   RankSync& group;                // of all ranks
-  CoordinatorReporter& reporter;  // rank 0's has the coordinator
+  CoordinatorReporter& reporter;  // the group's; only rank 0's reaches the coordinator
   GroupWatch* watch = nullptr;
-  // Null, on all ranks: a lane reads the pages of its own ranks alone.
+  // Null, on all ranks: a lane reads only the pages of its own ranks.
   PeerPools* peers = nullptr;
-  CacheEvents* events = nullptr;  // null where nobody is told
+  CacheEvents* events = nullptr;  // null: no events are made
   const GroupOptions& options;
 };
 
@@ -41,21 +42,23 @@ class LaneRuns {
 
   // Runs a prompt on all ranks of the group.
   using RunOnAllRanks = std::function<Result<void>(const protocol::RunPrompt&)>;
-  // On rank 0, which hears the coordinator: a command that names those that it has cancelled meanwhile. Empty elsewhere.
+  // On rank 0, which receives the coordinator's messages: returns a command that names the prompts
+  // cancelled meanwhile. Empty on the other ranks.
   using FindCancelled = std::function<protocol::GroupCommand()>;
 
-  // Collective over the group, with the same command on all ranks. The coordinator hears how each prompt
-  // went once all have ended; an error (kPeerLost) is the group's end. Of cancelled ones nothing stays. Those that turn out
-  // not to be for a lane run afterwards, one after the other, as prompts do that came alone.
+  // Collective over the group, with the same command on all ranks. The coordinator is told how each
+  // prompt went once all have ended. An error (kPeerLost) ends the group. Nothing stays of
+  // cancelled prompts. Prompts that turn out not to fit a lane run afterwards, one after the other,
+  // like prompts that came alone.
   Result<void> run(const protocol::GroupCommand& command, PageWriter& writer, PageReader& reader,
                    const FindCancelled& find_cancelled, const RunOnAllRanks& run_on_all_ranks);
-  // Which beginnings of prompts that ran here the store has no more, as PrefixLedger::sweep; on the lane's
-  // first rank.
+  // Which beginnings of prompts that ran in this lane the store no longer has, as
+  // PrefixLedger::sweep; on the lane's first rank.
   protocol::CachedPrefixes sweep(int64_t num_given_up, const PrefixLedger::FindPages& find) {
     return ledger_.sweep(num_given_up, find);
   }
 
-  // Of prompts that ran in this lane; on its first rank, and 0 elsewhere.
+  // Counts of prompts that ran in this lane, on its first rank; 0 on the others.
   const PromptCounts& counts() const { return counts_; }
 
  private:
@@ -69,28 +72,31 @@ class LaneRuns {
   // Where other ranks hold pages of the prompts.
   struct Places {
     std::vector<PagePlace> all;
-    std::vector<std::vector<std::span<const PagePlace>>> by_lane;  // and rank of the row
+    std::vector<std::vector<std::span<const PagePlace>>> by_lane;  // then by rank of the row
   };
 
   std::vector<Prompt> prompts_of(const protocol::GroupCommand& command, LaneMessages& messages,
                                  ControlBoard& nowhere, PageWriter& writer, PageReader& reader);
-  // `speaks`: this rank does, for the prompt's lane.
+  // `speaks`: this rank reports for the prompt's lane.
   std::unique_ptr<PromptRun> make_run(const Prompt& prompt, bool speaks, PageWriter& writer,
                                       PageReader& reader);
-  // Of this rank's lane, or none.
+  // The prompt of this rank's lane, or null.
   const Prompt* own_of(const std::vector<Prompt>& prompts) const;
-  // Collective over the context-parallel row. `held`: keeps this rank's pages where it has told that they are.
+  // Collective over the context-parallel row. `held` keeps this rank's pages in the places that it
+  // has told.
   Result<Places> tell_places(const std::vector<Prompt>& prompts,
                              std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held) const;
   void compute(const Prompt& prompt, const Places& places) const;
-  // The next two are collective over the group. When the last lane is done: how each rank's prompt went, by rank.
+  // The next two are collective over the group.
+  // Waits for the last lane. Returns how each rank's prompt went, by rank.
   Result<std::vector<protocol::LaneReport>> meet(const protocol::LaneReport& own);
-  // Rank 0 sends what the lanes have to say.
+  // Rank 0 sends the messages of all lanes to the coordinator.
   Result<void> relay(const protocol::LaneReport& own);
 
   const LaneResources r_;
   RankSync sync_;  // of the lane
-  // Paces of the group's own prompts are others; and what lies in the lane, no other may have seen go.
+  // The lane's own: prompts that all ranks compute have another pace, and pages that lie in the
+  // lane may go without another rank's ledger noticing.
   RowPace pace_;
   PrefixLedger ledger_;
   PromptCounts counts_;

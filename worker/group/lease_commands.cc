@@ -12,8 +12,9 @@ Result<void> LeaseCommands::apply(const protocol::LeaseChange& change) {
   const auto own = apply_here(change, lease);
   const auto agreed = all_agree(sync_.world(), own, Deadline::after(timeout));
   if (!agreed.ok()) {
-    // Leases end a moment apart on the ranks. A renewal in that moment is granted by some, whose
-    // pages would stay for a lease that nobody has. One that is over again is the sweep's.
+    // Leases end a moment apart on the ranks. Some ranks grant a renewal in that moment, and their
+    // pages would stay for a lease that nobody has; so they release it here. If it has already
+    // ended again, expire_leases() frees the pages.
     if (change.has_renew() && own.ok() && store_ != nullptr) {
       (void)store_->release_lease(change.renew().request_id(), change.renew().lease_id());
     }

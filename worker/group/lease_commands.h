@@ -1,5 +1,5 @@
-// Lease changes on all ranks of a group or none: a lease is renewed everywhere, or the pages of
-// some ranks would outlive those of others.
+// Changes leases on all ranks of a group or on none: if a lease were not renewed everywhere, the
+// pages of some ranks would outlive those of others.
 #pragma once
 
 #include "kvstore/kv_store.h"
@@ -12,12 +12,13 @@ namespace millrace::worker {
 
 class LeaseCommands {
  public:
-  // All outlive it. `store`: null on a rank that stores nothing, as another has its kv heads.
+  // All outlive it. `store`: null on a rank that stores nothing because another stores its kv
+  // heads.
   LeaseCommands(kvstore::KvStore* store, RankSync& sync, CoordinatorReporter& reporter,
                 const GroupOptions& options)
       : store_(store), sync_(sync), reporter_(reporter), options_(options) {}
 
-  // Collective. The coordinator hears what came of it; an error (kPeerLost) is the group's end.
+  // Collective. The coordinator is told the outcome. An error (kPeerLost) ends the group.
   Result<void> apply(const protocol::LeaseChange& change);
 
  private:

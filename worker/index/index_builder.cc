@@ -16,7 +16,7 @@ using model::Pattern;
 
 namespace {
 
-// The patterns whose lists follow from the length alone.
+// The form for patterns whose lists follow from the length alone; none for others.
 std::optional<kernels::ClosedForm> closed_form(const model::HeadPattern& head, int64_t num_tokens) {
   switch (head.pattern) {
     case Pattern::kDense:
@@ -33,12 +33,12 @@ std::optional<kernels::ClosedForm> closed_form(const model::HeadPattern& head, i
   return std::nullopt;
 }
 
-// A head travels as its two counts and its two lists at full capacity: kilobytes, and equal on all
-// ranks.
+// A head is sent as its two counts and its two lists at full capacity: kilobytes, of the same size
+// on all ranks.
 struct List {
   void* data;  // [heads] of head_bytes
   int64_t head_bytes;
-  int64_t packed_offset;  // within a head on its way
+  int64_t packed_offset;  // within a packed head
 };
 
 std::array<List, 4> lists_of(const kernels::IndexView& index) {
@@ -135,7 +135,7 @@ Result<void> IndexBuilder::build(int32_t layer, const LocalQueries& queries,
 void IndexBuilder::adaptive(int32_t layer, const std::vector<int32_t>& heads,
                             const LocalQueries& queries, std::span<const kernels::RowTile> tiles,
                             const kernels::KvSlab& kv, const kernels::IndexView& index) {
-  // One launch per count of sampled rows; a plan has one in practice.
+  // One launch for each value of sampled_rows; in practice a plan has one.
   std::map<int32_t, std::vector<int32_t>> by_rows;
   for (const int32_t h : heads) by_rows[pattern(layer, h).sampled_rows].push_back(h);
   for (const auto& [sampled_rows, members] : by_rows) {
@@ -182,7 +182,7 @@ Result<void> IndexBuilder::vertical_slash(int32_t layer, const std::vector<int32
   return exchange_lists(heads, index, deadline);
 }
 
-// Rank r has built the lists of heads[r], heads[r + P], ... Its j-th head is the j-th it packs.
+// Rank r has built the lists of heads[r], heads[r + P], ... and packs them in this order.
 Result<void> IndexBuilder::exchange_lists(const std::vector<int32_t>& heads,
                                           const kernels::IndexView& index, Deadline deadline) {
   const int num_ranks = cp_->size();

@@ -19,7 +19,7 @@
 
 namespace millrace::worker {
 
-// This rank's query rows of the layer and where they stand.
+// This rank's query rows of the layer, and where they are in memory.
 struct LocalQueries {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int64_t num_rows = 0;
@@ -33,18 +33,18 @@ class IndexBuilder {
     int32_t first = 0;  // this rank's first query head in the plan
     int32_t count = 0;
   };
-  // All arguments outlive the builder. Takes the memory of estimation for `num_tokens` tokens and
-  // of lists of `shape` on their way.
+  // All arguments outlive the builder. Allocates the memory for estimation over `num_tokens` tokens
+  // and for exchanging lists of `shape`.
   static Result<IndexBuilder> create(kernels::Device& device, comm::DeviceCommunicator& cp,
                                      const model::HeadPlan& plan, HeadRange heads,
                                      int64_t num_tokens, const kernels::IndexShape& shape);
 
-  // Has the device fill the lists of all heads. Collective over cp. `tiles`: the rows of `queries`
+  // Collective over cp: has the device fill the lists of all heads. `tiles`: the rows of `queries`
   // that are to attend.
   Result<void> build(int32_t layer, const LocalQueries& queries,
                      std::span<const kernels::RowTile> tiles, const kernels::LastRows& last,
                      const kernels::KvSlab& kv, const kernels::IndexView& index, Deadline deadline);
-  // For rows that run densely under any plan: what a device asks for all the same.
+  // For rows that run densely under any plan: fills what a device requires even then.
   void build_dense(int64_t num_tokens, const kernels::IndexView& index);
 
  private:
@@ -74,8 +74,8 @@ class IndexBuilder {
   kernels::DeviceBuffer column_sums_;    // [vertical-slash heads of this rank, tokens]
   kernels::DeviceBuffer diagonal_sums_;  // the same
   kernels::DeviceBuffer probe_lse_;      // [vertical-slash heads of this rank, kLastRows]
-  // Lists as they travel (index_builder.cc): of as many heads as a rank is dealt at most; none with
-  // one rank.
+  // Lists as they travel (index_builder.cc), for the largest number of heads that a rank is dealt.
+  // Empty with one rank.
   int64_t packed_bytes_ = 0;
   kernels::DeviceBuffer packed_;  // [ranks, packed_bytes_]
 };

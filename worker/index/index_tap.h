@@ -1,4 +1,5 @@
-// For studies and tests: a look at each layer's index between building it and attending by it.
+// For studies and tests: a look at each layer's index after it is built and before attention uses
+// it.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace millrace::worker {
 
-// The index of one layer on this rank and what it was built from, in device memory but for plan and
-// tiles. The engine owns all of it and overwrites it with the next layer's.
+// The index of one layer on this rank and what it was built from, all in device memory except plan
+// and tiles. The engine owns it and overwrites it with the next layer's.
 struct BuiltIndex {
   int32_t layer = 0;
   const model::HeadPlan* plan = nullptr;  // of all heads of the model

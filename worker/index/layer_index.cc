@@ -11,7 +11,7 @@ namespace {
 using kernels::IndexShape;
 using model::Pattern;
 
-// Bands and columns that one head can need at most.
+// Raises the bands and columns to what one head may need at most.
 void widen(IndexShape& shape, const model::HeadPattern& head, int64_t num_tokens) {
   const auto tokens = static_cast<int32_t>(num_tokens);
   int32_t columns = 0, bands = 1;
@@ -24,7 +24,7 @@ void widen(IndexShape& shape, const model::HeadPattern& head, int64_t num_tokens
       break;
     case Pattern::kVerticalSlash:
       columns = std::max(head.verticals, kernels::kForcedColumns);
-      // Bands closer than a tile merge, so there are at most as many as tiles.
+      // Bands closer than a tile are merged, so there are at most as many as tiles.
       bands = std::min({std::max(head.slashes, kernels::kForcedOffsets), kMaxBands,
                         static_cast<int32_t>(num_tokens / kernels::kTileRows) + 1});
       break;

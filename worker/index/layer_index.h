@@ -1,4 +1,4 @@
-// Owner of the memory behind an IndexView: one per request, overwritten layer by layer.
+// Owns the memory behind an IndexView: one per request, overwritten layer by layer.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace millrace::worker {
 
 class LayerIndex {
  public:
-  // Capacities for the neediest layer of `plan` for `num_heads` query heads from `first_head` on.
-  // Block lists get room for the longest of each tile (kernels::max_listed_blocks), so that none
-  // runs densely for others' sake.
+  // Sized for the layer of `plan` that needs most, for `num_heads` query heads from `first_head`
+  // on. Block lists have room for the longest list of each tile (kernels::max_listed_blocks), so
+  // that no tile has to run densely for lack of room.
   static Result<LayerIndex> create(kernels::Device& device, const model::HeadPlan& plan,
                                    int32_t first_head, int32_t num_heads, int64_t num_tokens,
                                    const std::vector<kernels::RowTile>& tiles);
@@ -28,9 +28,9 @@ class LayerIndex {
   std::vector<kernels::DeviceBuffer> storage_;
 };
 
-// Slashes stand in runs: 6,096 of them in some 150 bands. Where a head has more bands than this,
-// the closest merge. 32 heads with MInference's budgets take less than a megabyte a layer, at any
-// length.
+// Slashes are adjacent: 6,096 of them form some 150 bands. Where a head has more bands than this,
+// the closest ones are merged. 32 heads with MInference's budgets take less than a megabyte a
+// layer, at any length.
 inline constexpr int32_t kMaxBands = 2048;
 
 }  // namespace millrace::worker

@@ -1,4 +1,5 @@
-// Where the pages of a prompt's prefix lie that a rank holds, told to the rank that computes the prompt in its lane.
+// Where a rank's pages of a prompt's prefix lie, as it tells the rank that computes the prompt in
+// its lane.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,15 @@
 
 namespace millrace::worker {
 
-// One page of a layer and kv head, as it travels.
+// The place and checksum of one page of a layer and kv head, in the form in which ranks exchange
+// it.
 class PagePlace {
  public:
   PagePlace() = default;
   PagePlace(PoolPlace place, uint64_t checksum)
       : place_(uint64_t{place.pool} << kOffsetBits | place.offset), checksum_(checksum) {}
 
-  // In the rank's shared pools, or in none: on disk, or in a GPU's memory alone.
+  // In the rank's shared pools; or in none, if the page is on disk or in a GPU's memory alone.
   PoolPlace place() const {
     return {.pool = static_cast<uint32_t>(place_ >> kOffsetBits),
             .offset = place_ & ((uint64_t{1} << kOffsetBits) - 1)};
@@ -32,7 +34,7 @@ class PagePlace {
   uint64_t checksum_ = 0;
 };
 
-// Of held pages: [pages, layers, kv heads of the store].
+// The places of held pages: [pages, layers, kv heads of the store].
 std::vector<PagePlace> places_of(const kvstore::HeldPrefix& held, const kvstore::KvStore& store);
 
 }  // namespace millrace::worker

@@ -7,10 +7,11 @@ namespace millrace::worker {
 
 namespace {
 
-// In the order in which they were asked for.
+// This rank's pages and other ranks' pages, in the order in which they were asked for.
 class MixedPages final : public kvstore::PinnedPages {
  public:
-  // `own`: pages of this rank's store, or null; `places[i]`: where the i-th of them goes among `pages`.
+  // `own`: pages of this rank's store, or null. `places[i]`: the index in `pages` of the i-th of
+  // them.
   MixedPages(std::unique_ptr<kvstore::PinnedPages> own, std::vector<size_t> places,
              std::vector<kvstore::PinnedPage> pages)
       : own_(std::move(own)), places_(std::move(places)), pages_(std::move(pages)) {
@@ -24,7 +25,7 @@ class MixedPages final : public kvstore::PinnedPages {
     take_own();
     return {};
   }
-  // Who reads a prefix is no reader that counts.
+  // Reading a prefix for a prompt does not count as a pull.
   void count_copied(std::span<const size_t> /*pages*/) override {}
 
  private:

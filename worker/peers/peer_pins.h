@@ -1,5 +1,5 @@
-// The prefix of a prompt that runs in a lane: pages of this rank's store, and those of the other context-parallel ranks
-// where they lie in the pools of these.
+// Pins the prefix of a prompt that runs in a lane: pages of this rank's store, and pages of the
+// other context-parallel ranks where they lie in those ranks' pools.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,19 @@ namespace millrace::worker {
 
 class PeerPins final : public PrefixPins {
  public:
-  // All outlive it. `rank`: this one's number in the row. `places`: of each rank of the row, those of its pages of
-  // `prefix` (places_of); of this rank none are needed. `peers`: null where `rank` holds all pages.
+  // The arguments outlive it. `rank`: this rank's number in its row, the context-parallel ranks
+  // that store the same heads. `places`: for each rank of the row, the places of its pages of
+  // `prefix` (places_of); none are needed for this rank. `peers`: null where `rank` holds all
+  // pages.
   PeerPins(kvstore::KvStore& store, std::string request_id, const PromptPrefix& prefix, int rank,
            const PeerPools* peers, std::vector<std::span<const PagePlace>> places);
 
-  // Whether all pages can be had: not those that no shared pool has.
+  // Whether all pages can be reached. Other ranks' pages that are in no shared pool cannot.
   bool reach_all() const;
 
   const std::string& request_id() const override { return own_.request_id(); }
-  // The other ranks' pages are in place, and as they were when their owner told of them only if their checksum is right.
+  // Other ranks' pages are read in place. Only a matching checksum shows that such a page is still
+  // as it was when its owner told its place.
   Result<std::unique_ptr<kvstore::PinnedPages>> pin(int32_t layer, int32_t kv_head,
                                                     std::span<const int64_t> pages) override;
 
@@ -40,7 +43,7 @@ class PeerPins final : public PrefixPins {
   const int rank_;
   const PeerPools* const peers_;
   const std::vector<std::span<const PagePlace>> places_;
-  std::vector<int64_t> index_;      // of each page of the prefix, among its owner's
+  std::vector<int64_t> index_;      // of each page of the prefix, among its owner's pages
   std::vector<int64_t> num_owned_;  // pages of the prefix, by rank
 };
 

@@ -20,14 +20,15 @@ namespace millrace::worker {
 
 namespace {
 
-// While a piece is locked, the driver launches no kernel of this process: some 1 ms. All of the peers' pools at the start, in
-// pieces of 64 MiB, held the first prompt up for 39 s (four H100s, 160 GiB of pools).
+// While the driver locks a piece, some 1 ms, it launches no kernel of this process. Locking all of
+// the peers' pools at the start, in pieces of 64 MiB, held up the first prompt for 39 s (four
+// H100s, 160 GiB of pools).
 constexpr size_t kPieceBytes = size_t{8} << 20;
-// While a prompt runs, where prompts read the pools: after each piece, in times that it took. A tenth of the time goes into
-// locking.
+// The pause after each piece that is locked while a prompt runs, in times that locking it took: a
+// tenth of the time goes into locking.
 constexpr int kPauses = 9;
-// Until pieces are looked at again that were not resident: at first, and at last where nobody makes them so before they
-// are used (Prefault).
+// Pauses until pieces that were not resident are looked at again: the first, and the longest, where
+// nothing makes them resident before they are used (Prefault).
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLongestPause = std::chrono::minutes(1);
 
@@ -40,7 +41,8 @@ SocketName name_of(const comm::MemfdServer& server) {
   return name;
 }
 
-// The same to everyone of this user: who has the name has it from the group.
+// Serves this rank's pools to every process of this user that knows the socket's name: only the
+// group is told it.
 Result<std::unique_ptr<comm::MemfdServer>> show(const kvstore::KvStore& store) {
   std::vector<int> descriptors;
   for (const SharedMemory* pool : store.shared_pools()) descriptors.push_back(pool->descriptor());
@@ -55,7 +57,8 @@ Result<std::unique_ptr<comm::MemfdServer>> show(const kvstore::KvStore& store) {
       {});
 }
 
-// To lock memory that is not would clear it here, which its owner does with several threads.
+// Locking memory that is not resident would clear it on this thread; its owner clears it with
+// several.
 bool is_resident(std::span<const std::byte> memory) {
   const auto page_bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> pages(ceil_div(memory.size(), page_bytes));
@@ -98,7 +101,7 @@ Result<std::unique_ptr<PeerPools>> PeerPools::connect(comm::Communicator& cp,
           error(Errc::kUnsupported, "context-parallel rank {}: {}", rank, views.error().message);
     }
   }
-  MR_RETURN_IF_ERROR(cp.barrier(deadline));  // all have asked: the server may go
+  MR_RETURN_IF_ERROR(cp.barrier(deadline));  // all have asked: the server may end
   MR_RETURN_IF_ERROR(mapped);
   if (!device.info().host_memory) {
     peers->thread_ =
@@ -126,7 +129,7 @@ void PeerPools::lock_pools(const std::stop_token& stop) {
       }
     }
   }
-  // Between two looks nobody has anything to tell this thread but that it is to stop.
+  // During a pause only a request to stop wakes this thread.
   std::mutex mutex;
   std::condition_variable_any nothing;
   const auto pause = [&](Duration longest) {

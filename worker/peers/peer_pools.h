@@ -1,6 +1,7 @@
-// The host pools of the other context-parallel ranks, mapped to be read: a prompt that runs in a lane begins
-// with pages that all of them hold. They are found as decode nodes of the host find them (docs/adr/0012-same-host-pulls.md):
-// by a socket whose name the ranks tell each other.
+// The host pools of the other context-parallel ranks, mapped for reading, since a prompt that runs
+// in a lane may begin with pages that any of them holds. Ranks find the pools as decode nodes on
+// the same host do (docs/adr/0012-same-host-pulls.md): by a socket, whose name they tell each
+// other.
 #pragma once
 
 #include <atomic>
@@ -25,31 +26,35 @@ namespace millrace::worker {
 
 class PeerPools {
  public:
-  // Collective over `cp`, the context-parallel ranks that store the same heads. kUnsupported, on those that see it,
-  // where a pool is private, or a rank on another host or of another user: then the ranks agree on doing without.
-  // `device` outlives it.
+  // Collective over `cp`, the context-parallel ranks that store the same heads. kUnsupported where
+  // a pool is private, or a rank is on another host or of another user. Only the ranks that see
+  // this get the error, so the caller must have the ranks agree to do without. `device` outlives
+  // it.
   static Result<std::unique_ptr<PeerPools>> connect(comm::Communicator& cp,
                                                     const kvstore::KvStore& store,
                                                     kernels::Device& device, Deadline deadline);
 
-  // `num_bytes` of a rank's pool, by its number in the row; none where there are not so many. Its owner may write them at
-  // any time: what is read counts once its checksum is right. Any thread.
+  // `num_bytes` bytes in a pool of `rank`, its number in the row; empty where the pool has not so
+  // many. The owner may overwrite them at any time, so what is read is valid only once its checksum
+  // has been found right. Any thread.
   std::span<const std::byte> bytes(int rank, PoolPlace place, int64_t num_bytes) const;
-  // Whether a prompt runs; at first one might. What the pools have is page-locked for the device by a thread, piece by
-  // piece once a piece is resident: one after the other while nothing runs, and while a prompt does only where set_used(),
-  // with long pauses. Until then pages come as from any memory that is not locked. Any thread.
+  // Says whether a prompt runs; at first one is assumed to. A thread page-locks the pools for the
+  // device piece by piece, each once it is resident. While no prompt runs, it locks one piece after
+  // another. While one runs, it locks pieces only after set_used(), with long pauses. Pages in
+  // pieces not yet locked come as from any memory that is not locked. Any thread.
   void set_busy(bool busy) { busy_ = busy; }
-  // Prompts read the pools: that they do so faster is worth some of the time of one that runs. Any thread.
+  // Says that prompts read the pools: locking them is then worth some of a running prompt's time.
+  // Any thread.
   void set_used() { used_ = true; }
-  // How many bytes are.
+  // How many bytes are locked.
   int64_t locked_bytes() const { return locked_bytes_; }
 
  private:
   explicit PeerPools(kernels::Device& device) : locks_(device) {}
   void lock_pools(const std::stop_token& stop);
 
-  std::vector<std::vector<SharedMemoryView>> pools_;  // by rank; none of its own
-  PoolLocks locks_;                                   // goes before what it locks
+  std::vector<std::vector<SharedMemoryView>> pools_;  // by rank; none for this rank
+  PoolLocks locks_;                                   // destroyed before what it locks
   std::atomic<bool> busy_ = true;
   std::atomic<bool> used_ = false;
   std::atomic<int64_t> locked_bytes_ = 0;

@@ -1,5 +1,5 @@
-// Scores of the pages that a prompt in a lane begins with: the lane's rank computes those of all pages, and the ranks that
-// hold the prefix give them to theirs.
+// Scores of the cached pages that a prompt in a lane begins with. The lane's rank computes the
+// scores of all pages; the ranks that hold the prefix then set them on their own pages.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace millrace::worker {
 
-// Keeps them of the layers that it passes on.
+// Keeps the prefix's scores of the layers that it passes on to `inner`.
 class PrefixScoreSink final : public KvSink {
  public:
-  // `inner` outlives it, or is null: nobody wants the layers.
+  // `inner` outlives it. Null: the layers go nowhere.
   PrefixScoreSink(int64_t prefix_pages, KvSink* inner)
       : prefix_pages_(prefix_pages), inner_(inner) {}
 
@@ -34,8 +34,9 @@ class PrefixScoreSink final : public KvSink {
   std::vector<float> scores_;
 };
 
-// Gives `request_id`, which has no pages on this rank but its own of `prefix`, their scores: `scores` as of
-// PrefixScoreSink::scores, of all layers. kInternal: they are not so many.
+// Sets the scores of the pages of `request_id`, which on this rank has only those pages of `prefix`
+// that `rank` holds. `scores`: as of PrefixScoreSink::scores(), of all layers. kInternal: the
+// number of scores is wrong.
 Result<void> set_prefix_scores(kvstore::KvStore& store, const std::string& request_id,
                                const PromptPrefix& prefix, int rank, std::span<const float> scores);
 

@@ -63,7 +63,7 @@ void CoordinatorReporter::relay(const protocol::Envelope& envelope) {
   send(envelope);
 }
 
-// The board is for the coordinator's next start.
+// The board keeps the change for a coordinator that starts anew.
 void CoordinatorReporter::lease_changed(const protocol::LeaseChange& change, Duration lease,
                                         const Result<void>& outcome) {
   if (link_ == nullptr) return;
@@ -84,7 +84,7 @@ void CoordinatorReporter::lease_changed(const protocol::LeaseChange& change, Dur
   send(envelope);
 }
 
-// Lost with a connection, it is on the board for the next.
+// If a lost connection loses the message, the board has the change for the next connection.
 void CoordinatorReporter::cache_changed(protocol::CachedPrefixes change) {
   if (link_ == nullptr || (change.added().empty() && change.gone().empty())) return;
   board_.cache_changed(change);
@@ -102,7 +102,7 @@ void CoordinatorReporter::metrics(const std::vector<RankStats>& ranks) {
 void CoordinatorReporter::send(const protocol::Envelope& envelope) {
   if (link_ == nullptr) return;
   const auto sent = link_->send(envelope);
-  // The coordinator that is gone has answered its client already; a new one asks anew.
+  // A coordinator that is gone has already answered its client; a new one asks anew.
   if (!sent.ok()) spdlog::warn("to the coordinator: {}", sent.error().to_string());
 }
 

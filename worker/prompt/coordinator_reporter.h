@@ -17,22 +17,23 @@ namespace millrace::worker {
 
 class CoordinatorReporter {
  public:
-  // Both outlive it. `link`: null but on rank 0.
+  // Both outlive it. `link`: null except on rank 0.
   CoordinatorReporter(ControlLink* link, ControlBoard& board) : link_(link), board_(board) {}
 
   void draining();
   void started(const std::string& request_id);
-  // Of a streaming request, before its first layer: where its pages will be.
+  // For a streaming request, before its first layer: where its pages will be.
   void opened(const std::string& request_id, protocol::Manifest manifest);
   void layer_done(const protocol::LayerDone& layer);
   void done(protocol::PrefillDone done);
   void failed(const std::string& request_id, const Error& failure);
-  // What a lane has to say; that its prompt has started is said already.
+  // Passes on a message of a lane, except that its prompt has started: that is reported already.
   void relay(const protocol::Envelope& envelope);
-  // `lease`: what a renewal is granted.
+  // `lease`: the time that a renewal is granted.
   void lease_changed(const protocol::LeaseChange& change, Duration lease,
                      const Result<void>& outcome);
-  // Which beginnings of prompts are cached from now on, and which no more. Nothing where none changed.
+  // Which beginnings of prompts are cached from now on, and which no longer are. Does nothing where
+  // none changed.
   void cache_changed(protocol::CachedPrefixes change);
   void metrics(const std::vector<RankStats>& ranks);
 

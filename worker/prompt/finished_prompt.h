@@ -1,4 +1,5 @@
-// What is known of a prompt once it has been computed and sealed, and how the coordinator hears of it.
+// What is known of a prompt once it has been computed and sealed, and the message that tells the
+// coordinator.
 #pragma once
 
 #include <array>
@@ -19,19 +20,19 @@ namespace millrace::worker {
 
 struct FinishedPrompt {
   PrefillResult prefill;
-  int64_t cached_tokens = 0;      // of the prompt, that were not computed
-  int64_t uneconomic_tokens = 0;  // cached too, and computed since that was faster
+  int64_t cached_tokens = 0;      // of the prompt, not computed
+  int64_t uneconomic_tokens = 0;  // cached too, but computed since that was faster
   kvstore::Placement placement;
   StoredBytes stored;                  // by all ranks
   std::optional<BudgetChoice> budget;  // where not all pages are to be kept
 
-  // Null where all are: a short prompt may have no more than always stay.
+  // Null where all pages are kept: a short prompt may have only pages that always stay.
   const KeptPages* kept_in_part() const {
     return budget && budget->kept.count_dropped() > 0 ? &budget->kept : nullptr;
   }
 };
 
-// `page_bytes`: of a page of one layer and kv head.
+// `page_bytes`: the size of a page of one layer and kv head.
 protocol::PrefillDone done_message(const FinishedPrompt& finished,
                                    const protocol::RunPrompt& prompt, protocol::Manifest manifest,
                                    int64_t page_bytes,

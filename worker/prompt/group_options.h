@@ -1,4 +1,4 @@
-// What a group is told at its start, the same on all ranks.
+// The options that a group is started with, the same on all ranks.
 #pragma once
 
 #include <chrono>
@@ -12,23 +12,24 @@ namespace millrace::worker {
 struct GroupOptions {
   std::string epoch;  // the group's id
   std::string head_plan = "auto";
-  double min_recall = 0;  // of requests that name none
-  // New tokens, at most, of a prompt that runs between two layers of another; 0: one prompt after the
-  // other.
+  double min_recall = 0;  // for requests that name none
+  // The most new tokens of a prompt that may run between two layers of another; 0: prompts run one
+  // after the other.
   int64_t max_preempting_tokens = 0;
-  // Where rank 0 notes which prefixes are kept for the next start, where the store keeps any; empty: nowhere.
+  // The file where rank 0 records which prefixes are kept for the next start, where the store keeps
+  // any; empty: none.
   std::string ledger_path;
-  // And which pages events have told of; empty: nowhere, on all ranks.
+  // The file where it records which pages events have told of; empty, on all ranks: none.
   std::string journal_path;
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);
-  // Then, for what is to be kept of cached prefixes and is not yet.
+  // After the drain, the time to keep cached prefixes that are not yet kept.
   Duration keep_timeout = std::chrono::seconds(10);
   Duration max_lease = std::chrono::hours(1);
   Duration default_lease = std::chrono::seconds(30);
 };
 
-// The lease that a request of `lease_ms` gets; 0: it names none.
+// The lease that a request gets if it asks for `lease_ms`; 0: it names none.
 Duration granted_lease(const GroupOptions& options, uint64_t lease_ms);
 
 }  // namespace millrace::worker

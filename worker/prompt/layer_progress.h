@@ -1,5 +1,5 @@
-// How far a prompt is: the layers computed, and those of them that the coordinator was told of. It
-// hears of each once, in order.
+// How far a prompt is: which layers are computed, and which of them were reported to the
+// coordinator. Each layer is reported once, in order.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ class LayerProgress {
   LayerProgress(CoordinatorReporter& reporter, std::string request_id, int32_t num_layers)
       : reporter_(reporter), request_id_(std::move(request_id)), num_layers_(num_layers) {}
 
-  // The next layer.
+  // The next layer is computed.
   void computed(double density) { density_.push_back(density); }
-  // Those so far are computed again; they are not reported again.
+  // The layers so far are computed again, but not reported again.
   void restart() { density_.clear(); }
   int32_t num_computed() const { return static_cast<int32_t>(density_.size()); }
-  // Those computed before `end_layer` that were not reported yet.
+  // Reports the computed layers before `end_layer` that were not reported yet.
   void report_until(int32_t end_layer);
 
  private:

@@ -28,7 +28,7 @@ Result<model::HeadPlan> plan_of(const protocol::RunPrompt& prompt, int64_t num_t
   return model::plan_for_length(std::move(plan), num_tokens, runtime.device().info().sparse_cost);
 }
 
-// Ranks that hold another's kv heads store none, and would have to be sent those of a prefix.
+// Ranks that hold another rank's kv heads store none, and would have to be sent those of a prefix.
 bool may_share_pages(const protocol::RunPrompt& prompt, const PromptInput& input,
                      const RankRuntime& runtime, const RankGrid& grid) {
   const bool replicated = grid.shape().tp > runtime.weights().config.num_kv_heads;
@@ -41,7 +41,7 @@ PageOrigin origin_of(const protocol::RunPrompt& prompt, const PromptInput& input
   const auto& weights = runtime.weights();
   const bool long_rope = weights.long_inv_freq != nullptr &&
                          std::ssize(input.token_ids) > model::max_short_rope_tokens(weights.config);
-  // A page of the other kind is another page: its key is.
+  // Pages of 8-bit floats have other keys than pages in the compute dtype.
   const std::string_view pages = runtime.kv_scales() ? " kv-fp8" : "";
   return {.model = weights.fingerprint,
           .dtype = fmt::format(

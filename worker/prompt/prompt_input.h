@@ -1,5 +1,5 @@
-// What a prompt asks for, and what a rank makes of it before it has room: its tokens, the plan of its heads, and the
-// keys of the pages it may share with other prompts.
+// What a prompt asks for, and what a rank derives from it before it makes room: the tokens, the
+// head plan, and the keys of the pages that the prompt may share with other prompts.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace millrace::worker {
 
-// Of its options.
+// What the prompt's options ask for.
 bool streams(const protocol::RunPrompt& prompt);
 bool has_budget(const protocol::RunPrompt& prompt);
 bool reads_cache(const protocol::RunPrompt& prompt);
-// A cache that is kept in part is nothing for other prompts to begin with.
+// False where the cache is kept only in part: other prompts cannot begin with it.
 bool writes_cache(const protocol::RunPrompt& prompt);
 
 struct PromptInput {
@@ -29,12 +29,12 @@ struct PromptInput {
   model::HeadPlan plan;
   std::string plan_identity;
   bool impure = false;  // the plan is not prefix-pure
-  // Of its first pages, which prompts like this one may share; none where it does not.
+  // The keys of its first pages, which similar prompts may share; empty where it shares none.
   std::vector<PageContentKey> page_keys;
-  uint64_t origin = 0;  // of the keys, but for the salt
+  uint64_t origin = 0;  // of the keys, without the salt
 };
 
-// This rank's, and the same on all but for an error. `grid`: the group's.
+// The result is the same on all ranks, except that a rank may fail alone. `grid`: the group's.
 Result<PromptInput> read_prompt(const protocol::RunPrompt& prompt, const PromptLimits& limits,
                                 RankRuntime& runtime, const RankGrid& grid,
                                 const GroupOptions& options);

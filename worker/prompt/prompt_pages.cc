@@ -29,7 +29,7 @@ PromptPages::PromptPages(kernels::Device& device, kvstore::KvStore& store, PageW
 }
 
 PromptPages::~PromptPages() {
-  // Nobody reads or writes them any more.
+  // These stop all reads and writes of the pages.
   prefix_source_.reset();
   sink_.reset();
   if (forgets_) store_.abort(request_id_);

@@ -1,6 +1,6 @@
-// A prompt's pages in the store of this rank, from the room made for them before the first layer to
-// the lease in the end. Pages of a prompt that came to no good end are forgotten with this.
-// A rank whose kv heads another stores has none. The engine's thread.
+// A prompt's pages in this rank's store, from the room made for them before the first layer to the
+// lease at the end. The destructor forgets the pages of a prompt that failed. A rank whose kv heads
+// another rank stores has no PromptPages. The engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace millrace::worker {
 
 class PromptPages {
  public:
-  // Device, store, writer and reader outlive it. `pages`: those of the prompt that this rank computes;
-  // `prefix`: those before them that it has cached.
+  // Device, store, writer and reader outlive it. `pages`: the prompt's pages that this rank
+  // computes. `prefix`: the pages before them that this rank has cached.
   PromptPages(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
               PageReader& reader, std::string request_id, std::vector<int64_t> pages,
               std::vector<kvstore::CachedPage> prefix = {});
@@ -28,25 +28,25 @@ class PromptPages {
   PromptPages& operator=(const PromptPages&) = delete;
   ~PromptPages();
 
-  // Makes room. kInvalidArgument where the id is held: the holder's pages stay. kUnavailable where a
-  // page of the prefix is gone.
+  // Makes room. kInvalidArgument where another request has this id; its pages stay. kUnavailable
+  // where a page of the prefix is gone.
   Result<void> begin(int64_t num_tokens);
-  // Whoever has the lease may read each layer once it is complete.
+  // From now on the holder of the lease may read each layer once it is complete.
   Result<void> open(const std::string& lease_id);
   // Where the layers go, once there is room.
   StoreSink& sink() { return *sink_; }
-  // Where those of the prefix come from.
+  // Where the pages of the prefix come from.
   StorePrefix& prefix() { return *prefix_source_; }
-  // Of written ones, those that are not kept are no part of the prompt's cache any more.
+  // Call it once the pages are written. Those that are not in `kept` leave the prompt's cache.
   Result<void> drop_all_but(const KeptPages& kept);
-  // Places them for good, readable until the lease ends. They stay only if keep() follows: another
-  // rank may fail here.
+  // Places the pages for good, readable until the lease ends. They stay only if keep() follows,
+  // since another rank may fail at this step.
   Result<kvstore::Placement> seal(const std::string& lease_id, Duration lease);
   void keep() { forgets_ = false; }
-  // Of the prompt, that are on this rank: ascending.
+  // The prompt's pages that are on this rank, ascending.
   std::vector<int64_t> numbers() const;
-  // Of sealed ones: those of the first `keys.size()` pages of the prompt that this rank computed, for
-  // later prompts; `cost` as of KvStore::remember.
+  // Call it once the pages are sealed. Of the first `keys.size()` pages of the prompt, remembers
+  // those that this rank computed, for later prompts. `cost` as of KvStore::remember.
   Result<void> remember(std::span<const PageContentKey> keys, double cost);
 
  private:
@@ -56,7 +56,7 @@ class PromptPages {
   const std::vector<kvstore::CachedPage> prefix_;
   StorePins pins_;
   std::optional<StorePrefix> prefix_source_;
-  bool forgets_ = false;  // from begin() on
+  bool forgets_ = false;  // true from begin() to keep()
   std::optional<StoreSink> sink_;
 };
 

@@ -18,8 +18,8 @@ namespace millrace::worker {
 
 namespace {
 
-// The request has been checked and let in. What is still wrong with values in the middle of it, as
-// scores that are no numbers where weights are none, the client can do nothing about.
+// The request has been checked and admitted. If values go wrong in the middle of it (scores are NaN
+// where weights are NaN), that is not the client's fault.
 Error not_the_clients(const Error& failure) {
   const bool blames_client = failure.code == Errc::kInvalidArgument ||
                              failure.code == Errc::kTooLarge || failure.code == Errc::kNotFound;
@@ -67,7 +67,7 @@ Result<void> PromptRun::run() {
 }
 
 void PromptRun::open() {
-  // Up to the first boundary: room for the prompt is made, then a layer run.
+  // Until the first boundary, room for the prompt is made, and then one layer is run.
   r_.sync.expect("the first layer", 2 * r_.options.layer_timeout);
   went_ = check_and_make_room();
 }
@@ -76,7 +76,8 @@ Result<void> PromptRun::check_and_make_room() {
   auto input = read_prompt(prompt_, r_.limits, r_.runtime, r_.grid, r_.options);
   MR_RETURN_IF_ERROR(r_.sync.all_agree(input.ok() ? Result<void>() : input.error()));
   input_ = *std::move(input);
-  // What a streaming prompt begins with is known to its client before it is loaded.
+  // The client of a streaming prompt is told of the prefix before it is loaded, so all of it is
+  // checked.
   MR_RETURN_IF_ERROR(find_prefix_and_room(streams(prompt_) ? kvstore::CacheCheck::kAll
                                                            : kvstore::CacheCheck::kDisk));
   MR_RETURN_IF_ERROR(check_place());
@@ -92,8 +93,8 @@ Result<void> PromptRun::compute_again_if_damaged() {
   };
   auto computed = prefill(source(), cached_.prefix);
   if (!computed.ok() && may_start_again(computed.error())) {
-    // Once: a check of all pages finds this one, forgets it and ends the prefix before it. All ranks have
-    // had the same error.
+    // Only once: a check of all pages finds the damaged one, forgets it and ends the prefix before
+    // it. All ranks have had the same error.
     spdlog::warn("request {}: {}; computing it again from there", prompt_.request_id(),
                  computed.error().message);
     pages_.reset();
@@ -108,12 +109,12 @@ Result<void> PromptRun::compute_again_if_damaged() {
 
 void PromptRun::compute(Result<PrefixPins*> pins) {
   went_ = compute_in_lane(std::move(pins));
-  // The rest of its time is others'.
+  // What follows waits for other prompts, and does not count for this one.
   stage_seconds_ = stages_.stop();
 }
 
-// To a lane all pages are its own. Where some cannot be had, or one is damaged, all ranks begin anew: nobody has heard of
-// this prompt yet.
+// The lane treats all pages of the prefix as its own. Where some cannot be reached, or one is
+// damaged, all ranks begin the prompt anew: the coordinator has not been told of this attempt yet.
 Result<void> PromptRun::compute_in_lane(Result<PrefixPins*> pins) {
   const auto& prefix = cached_.prefix;
   if (prefix.num_pages() == 0) return conclude(prefill(nullptr, {}));
@@ -128,7 +129,7 @@ Result<void> PromptRun::compute_in_lane(Result<PrefixPins*> pins) {
   return conclude(std::move(computed));
 }
 
-// On the ranks that have computed it.
+// Called on the ranks that have computed the prompt.
 Result<void> PromptRun::conclude(Result<PrefillResult> prefill) {
   if (!prefill.ok()) return not_the_clients(prefill.error());
   finished_.prefill = *std::move(prefill);
@@ -173,7 +174,7 @@ void PromptRun::cancel() {
 
 Result<void> PromptRun::close() {
   auto described = went_.ok() ? finish() : Result<protocol::Manifest>(went_.error());
-  pages_.reset();  // those of a failure are gone before anybody hears of it
+  pages_.reset();  // after a failure, the pages are gone before it is reported
   const auto outcome = described.ok() ? Result<void>() : Result<void>(described.error());
   log_end(outcome);
   if (!outcome.ok()) {
@@ -202,7 +203,8 @@ Result<protocol::Manifest> PromptRun::finish() {
   return manifest(&finished_);
 }
 
-// Of a streaming request the client knows where the pages of the prefix are, and may have pulled some.
+// A streaming request may not: its client knows where the pages of the prefix are, and may have
+// pulled some.
 bool PromptRun::may_start_again(const Error& failure) const {
   return failure.code == Errc::kCorrupt && cached_.prefix.num_pages() > 0 && !streams(prompt_);
 }
@@ -229,7 +231,7 @@ Result<PrefillResult> PromptRun::prefill(PrefixSource* prefix, PromptPrefix desc
       r_.options.layer_timeout);
 }
 
-// The lease may be over: then there is nothing to remember.
+// The lease may be over already; then there is nothing to remember.
 void PromptRun::remember() {
   if (!pages_ || !writes_cache(prompt_) || input_->page_keys.empty()) return;
   const auto remembered = pages_->remember(
@@ -257,7 +259,7 @@ void PromptRun::remember() {
   r_.reporter.cache_changed(std::move(change));
 }
 
-// What another rank could not remember, it says is gone.
+// If another rank could not remember its pages, that rank reports them as gone.
 void PromptRun::tell_of_pages(bool remembered) {
   std::vector<PageContentKey> own;
   for (const int64_t page : pages_->numbers()) {
@@ -277,14 +279,14 @@ void PromptRun::tell_of_pages(bool remembered) {
                   .cache_salt = prompt_.options().cache_salt()});
 }
 
-// Without its prefix a prompt may fit where it does not behind it: the prefix need not lie evenly on
-// the ranks. And a page may go between the two, though not while the ranks have one prompt at a
-// time.
+// A prompt may fit without its prefix where it does not fit behind it, since the prefix need not
+// lie evenly on the ranks. A page of the prefix may also give way between the two steps, though not
+// while the ranks have one prompt at a time.
 Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   const int64_t most = kernels::first_dense_position(num_tokens_) / kernels::kPageTokens;
   const auto wanted = std::span(input_->page_keys)
                           .first(std::min(input_->page_keys.size(), static_cast<size_t>(most)));
-  // Pages that are dropped in the end are the lane's, which alone knows of them.
+  // Only the lane knows which pages a budget drops, so all pages must be its own.
   const bool lane_alone = r_.lane && (!r_.lane->reads_peers || has_budget(prompt_));
   if (reads_cache(prompt_) && !wanted.empty()) {
     MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.grid, wanted,
@@ -322,7 +324,8 @@ Result<void> PromptRun::check_place() const {
        .prompt_bytes = [this](int64_t num_tokens) { return r_.runtime.prompt_bytes(num_tokens); }});
 }
 
-// Phases are the device's: prompts that ran between two layers of this one do not count, and all ranks have the same.
+// Phases are measured on the device: they do not include prompts that ran between two layers of
+// this one, and they are the same on all ranks.
 void PromptRun::learn_pace(const PrefillResult& prefill) {
   double computing_s = 0;
   for (const double phase_s : prefill.phases.seconds()) computing_s += phase_s;
@@ -348,8 +351,9 @@ Result<void> PromptRun::after_layer(const LayerReport& report) {
   return {};
 }
 
-// A device with memory of its own is a layer ahead of the store, so a layer that may be pulled is
-// one that all ranks say is complete; of other requests the coordinator hears what is computed.
+// A device with memory of its own is a layer ahead of the store. So the layers reported of a
+// streaming request, which may be pulled, are those that all ranks say are complete. Of other
+// requests, they are those that are computed.
 Result<int32_t> PromptRun::num_reportable() {
   const int32_t num_computed = progress_.num_computed();
   if (!streams(prompt_)) return num_computed;
@@ -403,7 +407,7 @@ Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) c
                        r_.runtime.weights(), partition(), cached_.prefix, r_.grid.shape());
 }
 
-// One line a request, where the group's other lines are, and those of its lane.
+// Logs one line a request, on the first of the ranks that compute it.
 void PromptRun::log_end(const Result<void>& outcome) const {
   if (!is_first_of_computing()) return;
   const auto head = fmt::format("request {}: {} tokens, ", prompt_.request_id(), num_tokens_);

@@ -1,6 +1,7 @@
-// One prompt in a group, on one rank, from the command that brings it to its manifest: checked,
-// given room, prefilled layer by layer, sealed, answered. All ranks hold its pages; it is computed by all of
-// them, or by those of a lane while others are computed in theirs. The engine's thread.
+// One prompt in a group, on one rank, from the command that brings it to its manifest: it is
+// checked, given room, prefilled layer by layer, sealed and answered. Its pages may be on all
+// ranks. Either all ranks compute it, or those of one lane while other lanes compute other prompts.
+// The engine's thread.
 #pragma once
 
 #include <array>
@@ -35,18 +36,18 @@
 
 namespace millrace::worker {
 
-// Where a prompt is computed that runs in a lane.
+// The lane in which a prompt is computed.
 struct PromptLane {
   int number = 0;  // the context-parallel rank
   int64_t most_new_tokens = 0;
-  bool reads_peers = false;  // on all ranks: pages that other context-parallel ranks hold
+  bool reads_peers = false;  // reads pages of other context-parallel ranks; the same on all ranks
 };
 
-// What a prompt runs on, of one rank; all outlive the run.
+// What a prompt runs on, on one rank; all outlive the run.
 struct PromptResources {
   RankRuntime& runtime;
   const RankGrid& grid;  // the group's
-  // Of the ranks that compute it, as `engine_sync`: the group's, or those of this rank's lane.
+  // `engine` and `engine_sync` are the group's, or those of this rank's lane.
   Engine& engine;
   RankSync& engine_sync;
   std::optional<PromptLane> lane;  // none: all ranks compute it
@@ -55,23 +56,23 @@ struct PromptResources {
   PageWriter& writer;
   PageReader& reader;
   const KvServer& server;
-  RankSync& sync;  // of all ranks
+  RankSync& sync;  // the group's
   CoordinatorReporter& reporter;
   RowPace& pace;
-  PrefixLedger* ledger = nullptr;  // of the first rank that computes it
-  CacheEvents* events = nullptr;   // null where nobody is told
-  // Where what the prompt leaves in the cache is told for events of it; null: nowhere.
+  PrefixLedger* ledger = nullptr;  // on the first rank that computes it; null elsewhere
+  CacheEvents* events = nullptr;   // null where no events are made
+  // Called with what the prompt leaves in the cache, for events; null: not called.
   std::function<void(const CachedChain&)> tell_cached = nullptr;
-  int64_t beside_tokens = 0;  // of the prompt between two layers of which it runs; 0: alone
+  // Tokens of the prompt between two layers of which this one runs; 0: it runs alone.
+  int64_t beside_tokens = 0;
   const GroupOptions& options;
 };
 
-// Of prompts that came to their end: tokens of those that read the prefix cache, those that were not computed, and those
-// that were cached and yet faster computed.
+// Tokens of prompts that succeeded.
 struct PromptCounts {
-  int64_t cache_queried_tokens = 0;
-  int64_t cache_hit_tokens = 0;
-  int64_t cache_uneconomic_tokens = 0;
+  int64_t cache_queried_tokens = 0;     // of prompts that read the prefix cache
+  int64_t cache_hit_tokens = 0;         // not computed
+  int64_t cache_uneconomic_tokens = 0;  // cached, but computed since that was faster
 
   PromptCounts& operator+=(const PromptCounts& other) {
     cache_queried_tokens += other.cache_queried_tokens;
@@ -83,43 +84,47 @@ struct PromptCounts {
 
 class PromptRun {
  public:
-  // The group's meeting after each layer; an error ends the prompt and is the same on all ranks.
+  // Called after each layer, when the ranks meet. An error ends the prompt, and is the same on all
+  // ranks.
   using Boundary = std::function<Result<void>(const LayerReport&)>;
 
   // `prompt` outlives the run.
   PromptRun(const PromptResources& resources, const protocol::RunPrompt& prompt,
             Boundary at_boundary);
 
-  // Collective, once. The coordinator hears how it goes and how it ended; an error (kPeerLost) is
-  // the end of the group too.
+  // Collective; call it once. Reports to the coordinator how the prompt goes and how it ended. An
+  // error (kPeerLost) ends the group too.
   Result<void> run();
 
-  // The same in steps, of a prompt in a lane. open() and close() are collective over the group, compute() over the lane,
-  // whose ranks tell the others how it went in between.
+  // The same in steps, for a prompt in a lane: open(), compute(), tell(), hear(), close(). open()
+  // and close() are collective over the group, compute() over the lane. In between, the lane's
+  // ranks tell the others how it went.
   void open();
-  // Whether it goes on, the same on all ranks after open() and after hear().
+  // Whether the prompt goes on; the same on all ranks after open() and after hear().
   bool goes_on() const { return went_.ok(); }
   const CachedPrefix& cached() const { return cached_; }
-  // `pins`: of all pages of its prefix; outlive the run. kUnavailable as `pins`: some cannot be had.
+  // `pins` pins all pages of the prefix, and outlives the run. kUnavailable in its place: some of
+  // the pages cannot be reached.
   void compute(Result<PrefixPins*> pins);
   void tell(protocol::LaneReport& report) const;
   void hear(const protocol::LaneReport& report);
-  // On all ranks, before close(): nobody waits for it any more.
+  // Ends the prompt as cancelled. Called on all ranks before close().
   void cancel();
   Result<void> close();
-  // After close(): it did not run, as the lane could not, and nobody has heard of it; all ranks can.
+  // After close(): whether the prompt could not run in its lane and must run on all ranks. The
+  // coordinator was not told of the attempt.
   bool needs_all_ranks() const { return needs_all_ranks_; }
 
   int64_t num_tokens() const { return num_tokens_; }
-  // Most over mean of the ranks' attention; none where the prompt did not come to its end.
+  // Maximum over mean of the ranks' attention work; none where the prompt did not succeed.
   std::optional<double> attention_imbalance() const { return attention_imbalance_; }
   const PromptCounts& counts() const { return counts_; }
 
  private:
-  // Whether this rank is one of those that compute it.
+  // Whether this rank computes the prompt, with others or alone.
   bool computes() const;
   bool is_first_of_computing() const;
-  // How what is not cached lies on all ranks.
+  // How the tokens that are not cached are dealt to all ranks.
   Partition partition() const;
   Result<void> check_and_make_room();
   Result<void> compute_again_if_damaged();
@@ -127,9 +132,10 @@ class PromptRun {
   Result<void> compute_in_lane(Result<PrefixPins*> pins);
   Result<void> conclude(Result<PrefillResult> prefill);
   bool may_start_again(const Error& failure) const;
-  // What of the prompt need not be computed, and room for the rest.
+  // Finds the cached prefix, and makes room for the rest.
   Result<void> find_prefix_and_room(kvstore::CacheCheck check);
-  // That it may run between two layers of another prompt, if it is to, with the prefix that was found.
+  // Checks that the prompt may run, with the prefix that was found, between two layers of another
+  // prompt, if it is to.
   Result<void> check_place() const;
   void learn_pace(const PrefillResult& prefill);
   Result<void> make_room();
@@ -140,7 +146,7 @@ class PromptRun {
   Result<void> drop_pages();
   void remember();
   void tell_of_pages(bool remembered);
-  // `finished`: null before the first layer. Empty on ranks that have nothing to tell.
+  // `finished`: null before the first layer. The manifest is empty on ranks that do not compute.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
   void log_end(const Result<void>& outcome) const;
 
@@ -150,15 +156,15 @@ class PromptRun {
   const int64_t num_tokens_;
   const Stopwatch stopwatch_;
   StageClock stages_;
-  std::optional<PromptInput> input_;  // of a prompt that was read
+  std::optional<PromptInput> input_;  // none before read_prompt() has succeeded
   CachedPrefix cached_;
   std::optional<BudgetSink> budget_;              // where not all pages are to be kept
   std::optional<PrefixScoreSink> prefix_scores_;  // in a lane, behind a prefix
   std::optional<PromptPages> pages_;              // none on a rank whose kv heads another stores
   Result<void> went_;
-  Result<void> heard_;  // what came of the lane's words, on other ranks
+  Result<void> heard_;  // on ranks outside the lane: whether hear() could set the scores
   bool needs_all_ranks_ = false;
-  FinishedPrompt finished_;  // as far as this rank knows
+  FinishedPrompt finished_;  // filled in as far as this rank knows
   std::array<double, kStageNames.size()> stage_seconds_ = {};
   LayerProgress progress_;
   std::optional<double> attention_imbalance_;

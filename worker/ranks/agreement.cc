@@ -9,7 +9,7 @@ namespace millrace::worker {
 
 namespace {
 
-// Fixed size, so that one small collective does it; a longer message is cut.
+// Of fixed size, so that one small collective suffices; a longer message is cut.
 struct Vote {
   int32_t code = 0;  // 0: ok
   std::array<char, 508> message = {};

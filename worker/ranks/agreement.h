@@ -12,18 +12,18 @@
 
 namespace millrace::worker {
 
-// Collective. Ok on every rank when `own` is ok on every rank; else the error of the lowest failing
-// rank, everywhere, with "rank R: " in front.
+// Collective. Ok on every rank when `own` is ok on every rank; otherwise, on every rank, the error
+// of the lowest failing rank with "rank R: " in front.
 Result<void> all_agree(comm::Communicator& world, const Result<void>& own, Deadline deadline);
 
-// The same, in the same one exchange with `value` of every rank, by rank, into `values`; where the
-// ranks do not go on it says nothing. All values are of one size.
+// The same; the single exchange also collects `value` of every rank into `values`, in rank order.
+// `values` is meaningless on error. All values are of one size.
 Result<void> all_agree_with(comm::Communicator& world, const Result<void>& own,
                             std::span<const std::byte> value, std::span<std::byte> values,
                             Deadline deadline);
 
-// The values of all ranks, by rank, when all have one. All ranks run the same program, so bytes
-// will do.
+// The values of all ranks, in rank order, when all have one. All ranks run the same program, so
+// values are exchanged as bytes.
 template <typename Value>
 Result<std::vector<Value>> all_agree_on_values(comm::Communicator& world, const Result<Value>& own,
                                                Deadline deadline) {

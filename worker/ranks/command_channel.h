@@ -1,6 +1,6 @@
-// Rank 0 tells the group what to do next. Between commands the other ranks wait here; rank 0 sends
-// an empty command at least every kCommandInterval, so that a wait that outlasts kCommandTimeout
-// means rank 0 is gone.
+// Rank 0 tells the group what to do next. Between commands the other ranks wait here. Rank 0 sends
+// an empty command at least every kCommandInterval, so a wait that outlasts kCommandTimeout means
+// that rank 0 is gone.
 #pragma once
 
 #include <chrono>

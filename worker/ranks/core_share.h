@@ -1,4 +1,4 @@
-// Ranks that share a machine share its cores: each takes its part, none oversubscribes.
+// Ranks on one machine share its cores: each takes its part, and none oversubscribes.
 #pragma once
 
 #include "comm/api/communicator.h"
@@ -9,7 +9,7 @@ namespace millrace::worker {
 struct CoreShare {
   int ranks_here = 1;   // ranks of the group on this machine
   int local_rank = 0;   // this rank's number among them
-  int first_rank = 0;   // the first of them, by its number in the group
+  int first_rank = 0;   // the first of them, by its rank in the group
   int num_threads = 1;  // cores this process may use, divided by ranks_here, at least 1
 };
 

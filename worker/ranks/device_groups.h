@@ -1,5 +1,5 @@
-// A rank's two communicators over device memory, along the rows and columns of the grid. Grids that have a row in
-// common share its communicator.
+// A rank's two communicators over device memory, along the rows and columns of the grid. Grids with
+// a row in common share its communicator.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ struct DeviceGroups {
   std::shared_ptr<comm::DeviceCommunicator> tp;  // same tokens, other heads
   std::shared_ptr<comm::DeviceCommunicator> cp;  // same heads, other tokens
 
-  const char* transport = "";  // "nccl", or "host" for by way of host memory
+  const char* transport = "";  // "nccl", or "host": through host memory
 };
 
-// Collective over the grid's world. By NCCL where every rank has a GPU of its own and the build has
-// NCCL, else by way of host memory. Device and grid outlive it.
+// Collective over the grid's world. Uses NCCL where every rank has a GPU of its own and the build
+// has NCCL, otherwise host memory. Device and grid outlive it.
 Result<DeviceGroups> make_device_groups(kernels::Device& device, const RankGrid& grid, bool own_gpu,
                                         Deadline deadline);
 

@@ -1,4 +1,4 @@
-// Ranks that compute on one device, which each may use for its part only.
+// Ranks that compute on one device; each may use only its part of the device.
 #pragma once
 
 #include "comm/api/communicator.h"
@@ -7,8 +7,9 @@
 
 namespace millrace::worker {
 
-// Collective. This rank and the others with the device that `own` describes. By host name and the
-// device's id: a launcher may show each process one GPU, which is number 0 to all of them.
+// Collective: the number of ranks, this one included, on the device that `own` describes. Compares
+// host name and device id, because a launcher may show each process only one GPU, which is then
+// number 0 to all of them.
 Result<int> num_ranks_on_device(comm::Communicator& world, const kernels::DeviceInfo& own,
                                 Deadline deadline);
 

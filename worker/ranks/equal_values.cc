@@ -11,8 +11,8 @@ namespace millrace::worker {
 
 namespace {
 
-// A value in a fixed size, to travel in one collective: a long one as how it begins, and all of it
-// as a checksum.
+// A value in a fixed size, for a single collective: the beginning of a long value, and a checksum
+// of the whole.
 struct Record {
   explicit Record(std::string_view value = {}) : digest(checksum(std::as_bytes(std::span(value)))) {
     std::copy_n(value.begin(), std::min(value.size(), text.size() - 1), text.begin());

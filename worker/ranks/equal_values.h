@@ -1,5 +1,5 @@
-// Ranks of a group must have been started with the same model, version and options: a rank with
-// others computes another cache, or waits in another collective.
+// Ranks of a group must have been started with the same model, version and options. A rank that
+// differs computes a different cache, or waits in a different collective.
 #pragma once
 
 #include <span>
@@ -17,9 +17,9 @@ struct NamedValue {
   std::string value;
 };
 
-// Collective. Ok when all ranks have the same values; else kInvalidArgument on all of them: names the
-// first value that differs, and who has which. Ranks of another version may have other names:
-// `version` is compared first.
+// Collective. Ok when all ranks have the same values. Otherwise kInvalidArgument on all of them,
+// naming the first value that differs and which ranks have which. `version` is compared first,
+// since ranks of another version may have other names.
 Result<void> require_equal(comm::Communicator& world, std::string_view version,
                            const std::vector<NamedValue>& values, Deadline deadline);
 

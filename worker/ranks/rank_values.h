@@ -1,4 +1,4 @@
-// A value of each rank, brought to all of them.
+// Brings a value of each rank to all of them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace millrace::worker {
 
-// Collective: `own` of every rank, by rank. All ranks run the same program, so bytes will do.
+// Collective: `own` of every rank, in rank order. All ranks run the same program, so values are
+// exchanged as bytes.
 template <typename Value>
 Result<std::vector<Value>> gather_values(comm::Communicator& world, const Value& own,
                                          Deadline deadline) {

@@ -21,7 +21,7 @@ class Buffer final : public comm::CollectiveBuffer {
 
 Result<kernels::HostWindow*> StagedCommunicator::Window::of(int64_t bytes, Deadline deadline) {
   if (!window_ || window_->max_bytes() < bytes) {
-    // What was written through the old one may still be on its way.
+    // Transfers through the old window may still be under way.
     MR_RETURN_IF_ERROR(device_.synchronize(deadline));
     window_.reset();
     MR_ASSIGN_OR_RETURN(window_, kernels::HostWindow::create(device_, bytes));

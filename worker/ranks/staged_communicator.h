@@ -1,6 +1,6 @@
-// Collectives over device memory by way of host memory and a Communicator: what ranks use that have
-// no GPU of their own each. On a device whose memory is the host's nothing is copied. Every call
-// returns when its work is done.
+// Collectives over device memory that go through host memory and a Communicator, for ranks that do
+// not each have a GPU of their own. Nothing is copied on a device whose memory is the host's. Every
+// call returns when its work is done.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,7 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
   comm::CommStatsByName stats() const override { return stats_; }
 
  private:
-  // A HostWindow that grows with what is asked of it.
+  // A HostWindow that grows with the sizes asked for.
   class Window {
    public:
     explicit Window(kernels::Device& device) : device_(device) {}
@@ -46,7 +46,7 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
     std::optional<kernels::HostWindow> window_;
   };
 
-  // What the ranks' own communicator did meanwhile is what these collectives cost.
+  // Attributes to these collectives what the ranks' own communicator did meanwhile.
   template <typename Body>
   Result<void> counted(std::string_view what, Body&& body);
 

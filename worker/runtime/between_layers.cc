@@ -4,8 +4,9 @@
 
 namespace millrace::worker {
 
-// A prompt that is short as a whole has memory of its own. Where most of one is cached, a layer's K and V are still of all of
-// it: both prompts have to fit what the ranks have for prompts.
+// A prompt that is short as a whole has memory of its own. Where most of a prompt is cached, a
+// layer's K and V still cover all of it, so both prompts must fit into the ranks' memory for
+// prompts.
 Result<void> check_between_layers(const BetweenLayers& prompt) {
   const auto& p = prompt;
   if (p.other_tokens == 0 || p.num_tokens <= p.most_new_tokens) return {};

@@ -1,5 +1,6 @@
-// Whether a prompt may run between two layers of another one, once its prefix has been looked for. The coordinator chooses
-// such prompts by what it believes to be cached; the ranks know what is.
+// Whether a prompt may run between two layers of another one, decided once its prefix has been
+// looked up. The coordinator chooses such prompts by what it believes to be cached; the ranks know
+// what is.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,17 @@
 namespace millrace::worker {
 
 struct BetweenLayers {
-  int64_t num_tokens = 0;     // of the prompt that is to run there
-  int64_t cached_tokens = 0;  // of these
+  int64_t num_tokens = 0;     // of the prompt that is to run between layers
+  int64_t cached_tokens = 0;  // of num_tokens
   int64_t other_tokens = 0;   // of the prompt that waits meanwhile; 0: none does
   int64_t most_new_tokens = 0;
-  // What prompts may take of each rank's memory, all together, and what one of so many tokens takes.
+  // Memory of each rank for all prompts together, and what a prompt of `num_tokens` tokens takes.
   int64_t memory_bytes = 0;
   std::function<int64_t(int64_t num_tokens)> prompt_bytes;
 };
 
-// The same on all ranks. kExhausted, with the numbers: it has to wait until the other prompt has ended.
+// The same on all ranks. kExhausted, with the numbers: the prompt has to wait until the other one
+// has ended.
 Result<void> check_between_layers(const BetweenLayers& prompt);
 
 }  // namespace millrace::worker

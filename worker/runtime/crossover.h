@@ -1,4 +1,4 @@
-// The prompt length from which sparse prefill pays on this machine, measured at start-up.
+// The prompt length from which sparse prefill pays off on this machine, measured at start-up.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace millrace::worker {
 
 // Times dense attention against the adaptive plan (estimator included) for one kv head's group at
-// 4K, 8K, 16K, ... tokens, on keys in which each row tile needs few pages, and returns the first
-// length at which adaptive wins; kNoCrossover when it does not up to 32K. Takes about a second; the
-// result is the caller's to share with the other ranks.
+// 4K, 8K, 16K, ... tokens, on keys for which each row tile needs few pages. Returns the first
+// length at which the adaptive plan wins, or kNoCrossover when it does not win up to 32K. Takes
+// about a second; the caller shares the result with the other ranks.
 inline constexpr int64_t kNoCrossover = int64_t{1} << 40;
 Result<int64_t> measure_crossover(kernels::Device& device, const model::ModelWeights& weights);
 

@@ -1,4 +1,4 @@
-// Which device a rank computes on: what --device says and the machine has.
+// Which device a rank computes on, from --device and what the machine has.
 #pragma once
 
 #include <memory>
@@ -29,9 +29,9 @@ Result<std::unique_ptr<kernels::Device>> make_rank_device(const DeviceChoice& ch
                                                           std::optional<DType> dtype,
                                                           const CoreShare& cores);
 
-// What a rank computes in: `wanted`, or on a GPU what the checkpoint's matrices are `stored` in,
-// float16 or bfloat16 (bfloat16 for float32 ones). None on a CPU: what is faster there
-// (dtype_times.h).
+// What a rank computes in: `wanted`, or on a GPU the dtype that the checkpoint's matrices are
+// `stored` in, float16 or bfloat16 (bfloat16 for float32 ones). None on a CPU, where the faster one
+// is chosen (dtype_times.h).
 std::optional<DType> compute_dtype_on(const kernels::DeviceInfo& info, std::optional<DType> wanted,
                                       DType stored);
 

@@ -16,12 +16,12 @@ namespace millrace::worker {
 
 namespace {
 
-// Rows and columns of the product: large enough for the rate of a whole one on some 16 threads.
+// Rows and columns of the product: large enough to reach a whole product's rate on some 16 threads.
 constexpr int64_t kProductRows = 512;
 constexpr int64_t kProductColumns = 1024;
 constexpr int64_t kProductDepth = 1024;
 constexpr int64_t kAttentionTokens = 1024;
-// The first run of each warms up; the fastest counts.
+// The first run of each case warms up; the fastest run counts.
 constexpr int kRuns = 4;
 constexpr double kMinSaving = 0.1;
 constexpr std::chrono::minutes kTimeout{1};
@@ -119,7 +119,7 @@ class Attention {
  private:
   Attention(kernels::Device& device, const model::ModelConfig& config, DType dtype)
       : device_(&device),
-        // A model whose own the device does not take is refused later.
+        // A model with a head_dim that the device does not support is refused later.
         head_dim_(device.info().head_dim_from(config.head_dim)),
         group_(config.group_size()),
         dtype_(dtype),
@@ -147,7 +147,7 @@ class Attention {
   LayerIndex index_;
 };
 
-// Seconds an operation, of either dtype. They take turns: what else the machine does meanwhile
+// Seconds an operation in each dtype. The dtypes take turns, so that other load on the machine
 // slows both.
 template <typename Case>
 Result<DTypeTimes> time_case(kernels::Device& device, const model::ModelConfig& config) {

@@ -6,7 +6,7 @@
 
 namespace millrace::worker {
 
-// Its context-parallel row is of one rank, for which nothing moves: any transport will do.
+// Its context-parallel row has only one rank, so nothing is moved and any transport will do.
 Result<std::unique_ptr<Lane>> Lane::create(kernels::Device& device, const RankGrid& group,
                                            const Engine& engine, Deadline deadline) {
   std::unique_ptr<Lane> lane(new Lane(group.cp().rank()));

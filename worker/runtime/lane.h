@@ -1,7 +1,7 @@
-// A context-parallel rank of a group, with its tensor-parallel ranks, as a grid of its own: where a
-// short prompt runs while others run on the group's other lanes. Its engine shares device, weights
-// and scratch memory with the group's: one of the two prefills at a time, or the lane's between two
-// layers of a prompt of the group. The engine's thread.
+// A context-parallel rank of a group with its tensor-parallel ranks, as a grid of its own: a short
+// prompt runs on it while others run on the group's other lanes. Its engine shares device, weights
+// and scratch memory with the group's engine: only one of the two prefills at a time, except that
+// the lane's may run between two layers of a prompt of the group. Used by the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace millrace::worker {
 
 class Lane {
  public:
-  // Collective over the group's world. Device, grid and the group's engine outlive it.
+  // Collective over the group's world. Device, grid and the group's engine outlive the lane.
   static Result<std::unique_ptr<Lane>> create(kernels::Device& device, const RankGrid& group,
                                               const Engine& engine, Deadline deadline);
 
-  // Of the group's: the number of this rank among the context-parallel ones.
+  // The lane's number in the group: this rank's number among the context-parallel ranks.
   int number() const { return number_; }
-  // TP x 1.
+  // The lane's grid, TP x 1.
   const RankGrid& grid() const { return *grid_; }
   Engine& engine() { return *engine_; }
 

@@ -22,10 +22,10 @@ namespace millrace::worker {
 
 namespace {
 
-// To read a file of a few megabytes, from another machine perhaps.
+// For reading a file of a few megabytes, perhaps from another machine.
 constexpr std::chrono::seconds kPlanTimeout{60};
 
-// What all ranks of a group must have in common; threads and pools are each rank's own.
+// The options that all ranks of a group must have in common. Threads and pools are each rank's own.
 std::vector<NamedValue> options_of(const RankOptions& options) {
   const std::string dtype(options.compute_dtype ? dtype_name(*options.compute_dtype) : "auto");
   return {{"--tp", std::to_string(options.grid.tp)},
@@ -38,7 +38,7 @@ std::vector<NamedValue> options_of(const RankOptions& options) {
           {"--side-by-side-tokens", std::to_string(options.side_by_side_tokens)}};
 }
 
-// Of a plan that came from a file, which may be another one on another machine.
+// The text of a plan that came from a file, which may differ from machine to machine.
 std::string text_of(const model::HeadPlan& plan) {
   std::string text;
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
@@ -60,7 +60,8 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   MR_ASSIGN_OR_RETURN(auto grid, RankGrid::create(std::move(world), options.grid, deadline));
   runtime->grid_ = std::make_unique<RankGrid>(std::move(grid));
   if (options.num_threads > 0) runtime->cores_.num_threads = options.num_threads;
-  // All ranks measure at once, as they will compute at once; rank 0's choice counts for all.
+  // All ranks measure at the same time, as they will compute at the same time; rank 0's choice
+  // counts.
   MR_ASSIGN_OR_RETURN(
       const auto dtypes,
       all_agree_on_values(runtime->grid_->world(), runtime->open_device(options), deadline));
@@ -78,7 +79,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   return runtime;
 }
 
-// And what this rank would compute in.
+// Also returns what this rank would compute in.
 Result<DType> RankRuntime::open_device(const RankOptions& options) {
   MR_ASSIGN_OR_RETURN(device_, make_rank_device(options.device, options.compute_dtype, cores_));
   MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(options.model_directory));
@@ -123,11 +124,11 @@ Result<void> RankRuntime::make_lane(const RankOptions& options, Deadline deadlin
   return {};
 }
 
-// Of a machine's memory, half of what is free: the other half is for the KV store, the page cache
-// and the rest of the machine. Of a GPU's, which has no other use, all but the KV pool and what a
-// prompt of any length takes, or an eighth where that is more, as memory comes in pieces; and no
-// pool unless one is asked for, because pages leave for decode nodes through host memory. Nor where
-// another rank stores the same kv heads.
+// Host memory: half of what is free; the other half is for the KV store, the page cache and the
+// rest of the machine. A GPU's memory has no other use, so prompts get all of it except the KV pool
+// and either what a prompt of any length takes or, if that is more, an eighth, since memory is
+// allocated in pieces. A GPU has no pool unless one is asked for, because pages go to decode nodes
+// through host memory. Nor is there a pool where another rank stores the same kv heads.
 int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   const bool own_memory = !device_->info().host_memory;
   const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
@@ -158,7 +159,7 @@ Result<int64_t> RankRuntime::least_of_all(int64_t own, Deadline deadline) {
   return *std::min_element(all.begin(), all.end());
 }
 
-// Ranks that hold another's kv heads store nothing.
+// Ranks that replicate another rank's kv heads store nothing.
 Result<void> RankRuntime::limit_to_store(int64_t num_pages, Deadline deadline) {
   MR_ASSIGN_OR_RETURN(
       limits_.max_prompt_tokens,
@@ -207,7 +208,8 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
 
   crossover_tokens_ = options.crossover_tokens;
   if (crossover_tokens_ >= 0) return {};
-  // All ranks measure at once, as they will compute at once; rank 0's figure counts for all.
+  // All ranks measure at the same time, as they will compute at the same time; rank 0's figure
+  // counts.
   const auto measured = measure_crossover(*device_, *weights_);
   MR_RETURN_IF_ERROR(all_agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
   crossover_tokens_ = *measured;

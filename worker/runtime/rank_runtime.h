@@ -1,5 +1,5 @@
 // Everything a rank has once it is up: its place in the grid, its device, its slice of the model,
-// the engine. What millrace-worker and millrace-batch share.
+// the engine. Shared by millrace-worker and millrace-batch.
 #pragma once
 
 #include <memory>
@@ -24,53 +24,55 @@ struct RankOptions {
   std::string model_directory;
   GridShape grid;
   DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
-  std::optional<DType> compute_dtype;  // none: what the device is best at
+  std::optional<DType> compute_dtype;  // none: what suits the device best
   model::Quantization quantization = model::Quantization::kNone;
   bool float8_kv = false;  // the KV cache in 8-bit floats, otherwise in the compute dtype
   EngineOptions engine;
   int num_threads = 0;            // 0: this rank's share of the machine's cores
   int64_t max_prompt_tokens = 0;  // 0: what the model and the device's memory allow
   int64_t crossover_tokens = -1;  // -1: measured at start
-  // New tokens, at most, of a prompt that runs on one context-parallel rank beside others; 0: none does.
+  // Most new tokens of a prompt that runs on one lane while other prompts run on the other lanes;
+  // 0: no prompt does.
   int64_t side_by_side_tokens = 0;
-  // Of the device's memory, for KV pages: prompts leave it alone. None: a part of what is free.
+  // Device memory set aside for KV pages, which prompts do not use. None: a part of what is free.
   std::optional<int64_t> device_pool_bytes = 0;
   Duration startup_timeout = std::chrono::minutes(10);
 };
 
 class RankRuntime {
  public:
-  // Collective over `world`. An error (a bad model, a grid that does not divide, ranks that were not
-  // started alike) is the same on all ranks.
+  // Collective over `world`. An error (a bad model, a grid that does not divide, ranks that were
+  // started differently) is the same on all ranks.
   static Result<std::unique_ptr<RankRuntime>> create(std::unique_ptr<comm::Communicator> world,
                                                      const RankOptions& options);
 
-  // Collective: prompts of more tokens than a rank's store has room for, on the rank with least,
-  // are refused from here on, and not told to try again.
+  // Collective: from here on, prompts of more tokens than the store of the rank with the least room
+  // can hold are refused, and their senders not told to try again.
   Result<void> limit_to_store(int64_t num_pages, Deadline deadline);
-  // The longest prompt whose pages fit that many on this rank; any where it stores none.
+  // The longest prompt whose pages fit into `num_pages` on this rank; unlimited where it stores
+  // none.
   int64_t storable_tokens(int64_t num_pages) const;
-  // Of limits().memory_bytes, at most, that a prompt of the group takes on a rank.
+  // How much of limits().memory_bytes a prompt of the group takes on a rank, at most.
   int64_t prompt_bytes(int64_t num_tokens) const {
     return prefill_bytes(layout(grid_->shape()), num_tokens);
   }
 
-  // Collective. Whether `spec` is a plan for this model on all ranks: said at start, not by the
-  // first request that needs it.
+  // Collective: whether `spec` is a plan for this model on all ranks. Reports an error at start
+  // rather than with the first request that needs the plan.
   Result<void> check_head_plan(const std::string& spec, double min_recall);
 
   RankGrid& grid() { return *grid_; }
   kernels::Device& device() { return *device_; }
   const model::ModelWeights& weights() const { return *weights_; }
-  // Of a KV cache in 8-bit floats, by layer; null where it is in the compute dtype.
+  // Scales of a KV cache in 8-bit floats, by layer; null where the cache is in the compute dtype.
   const std::shared_ptr<const KvScales>& kv_scales() const { return kv_scales_; }
   Engine& engine() { return *engine_; }
   const PromptLimits& limits() const { return limits_; }
-  // Where this rank runs a prompt beside those of the group's other lanes; null where there are none.
+  // The lane on which this rank runs a prompt while other lanes run theirs; null without lanes.
   Lane* lane() { return side_by_side_tokens_ > 0 ? lane_.get() : nullptr; }
-  // Of these, with what is cached of them.
+  // Limits of the lane's prompts, their cached tokens included.
   const PromptLimits& lane_limits() const { return lane_limits_; }
-  // New tokens of these, at most; 0 where there are no lanes.
+  // Limit of the new tokens of the lane's prompts; 0 without lanes.
   int64_t side_by_side_tokens() const { return side_by_side_tokens_; }
   int64_t crossover_tokens() const { return crossover_tokens_; }
   const CoreShare& cores() const { return cores_; }

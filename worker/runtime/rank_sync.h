@@ -1,6 +1,6 @@
-// How the ranks of a group stay in step: they hear the same commands, agree on errors, and meet
-// again after one. Every wait has its deadline, and the watch knows which step a rank is in.
-// Used by the engine's thread; world and watch outlive it.
+// Keeps the ranks of a group in step: they receive the same commands, agree on errors, and meet
+// again after one. Every wait has a deadline, and the watch knows which step a rank is in. Used by
+// the engine's thread; world and watch outlive it.
 #pragma once
 
 #include <string>
@@ -27,10 +27,11 @@ class RankSync {
   bool is_root() const { return world_.rank() == 0; }
   const SyncTimeouts& timeouts() const { return timeouts_; }
 
-  // This rank is at `step` and says so again within `allowed`. A single rank on a CPU waits for
+  // This rank is at `step` and calls again within `allowed`. A single rank on a CPU waits for
   // nobody and may take its time.
   void expect(const std::string& step, Duration allowed);
-  // The same while other ranks do what this one does not, but for ranks that are silent for `silence`.
+  // The same while other ranks do something that this one does not; but a rank that is silent for
+  // `silence` is not waited for.
   void expect_others(const std::string& step, Duration allowed, Duration silence);
   // Rank 0 waits for somebody outside the group, who may take any time.
   void expect_nothing();
@@ -39,11 +40,11 @@ class RankSync {
   Result<protocol::GroupCommand> broadcast_command(const protocol::GroupCommand& command);
   // Collective, with the layer's timeout: ok on all ranks or none.
   Result<void> all_agree(const Result<void>& own);
-  // Collective. What fails for the sake of one request fails on all ranks at the same point, and
-  // they meet here afterwards. Ranks that cannot meet are a group no more, whatever went wrong
-  // first: kPeerLost with that.
+  // Collective. What fails because of one request fails on all ranks at the same point, and they
+  // meet here afterwards. Ranks that cannot meet are no longer a group, whatever failed first:
+  // kPeerLost, with the reason.
   Result<void> meet_after(const Error& failure, Duration allowed);
-  // `failure` as the end of the group, and which ranks are silent.
+  // `failure` as the reason for the group's end, with the ranks that are silent.
   Error broken(const Error& failure) const;
 
  private:

@@ -30,7 +30,7 @@ void ChunkThreads::begin(int64_t num_chunks, Work work) {
   changed_.notify_all();
 }
 
-// Threads look up at every chunk.
+// Threads notice it at their next chunk.
 void ChunkThreads::give_up() {
   std::unique_lock lock(mutex_);
   next_chunk_ = num_chunks_;
@@ -75,7 +75,7 @@ void ChunkThreads::do_chunks(int number) {
   }
 }
 
-// The first failure counts, and nobody begins another chunk.
+// Keeps the first failure; no thread begins another chunk.
 void ChunkThreads::fail(Error error) {
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = std::move(error);

@@ -1,4 +1,4 @@
-// Threads that share out the chunks of one piece of work after another.
+// Threads that share the chunks of a piece of work, for one piece of work after another.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@
 
 namespace millrace::worker {
 
-// One caller at a time.
+// Used by one thread at a time.
 class ChunkThreads {
  public:
-  // Does one chunk, on the thread of that number.
+  // Does one chunk, on thread number `thread`.
   using Work = std::function<Result<void>(int thread, int64_t chunk)>;
 
   // Without threads begin() does all the work, as thread 0.
@@ -28,12 +28,13 @@ class ChunkThreads {
   ChunkThreads& operator=(const ChunkThreads&) = delete;
 
   bool any() const { return !threads_.empty(); }
-  // Chunks [0, num_chunks), each on some thread. What was begun before must be through, or given up.
+  // Begins chunks [0, num_chunks), each on some thread. The work before must have ended, or been
+  // given up.
   void begin(int64_t num_chunks, Work work);
-  // Until every chunk is done, or one has failed and nobody is at work: that failure.
-  // kDeadlineExceeded: some still are.
+  // Waits until every chunk is done, or one has failed and no thread is at work; returns that
+  // failure. kDeadlineExceeded: threads are still at work.
   Result<void> wait(Deadline deadline);
-  // No further chunk is worth its work: returns once nobody is at work.
+  // Begins no further chunk, and returns once no thread is at work.
   void give_up();
 
  private:
@@ -47,7 +48,7 @@ class ChunkThreads {
   int num_working_ = 0;
   std::optional<Error> failure_;
 
-  Work work_;  // while anybody is at work
+  Work work_;  // in use while any thread is at work
   int64_t num_chunks_ = 0;
   std::atomic<int64_t> next_chunk_ = 0;
   std::vector<std::jthread> threads_;  // last: they end first

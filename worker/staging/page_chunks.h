@@ -1,4 +1,4 @@
-// A layer's pages in pieces that one thread moves at a time: consecutive pages of one head.
+// Divides a layer's pages into chunks that one thread moves at a time: consecutive pages of a head.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct PageChunk {
 
 class PageChunks {
  public:
-  // `num_pages` of each head; `chunk_pages` of a chunk, but for the last of a head.
+  // Each head has `num_pages`. A chunk has `chunk_pages`, except for a head's last one.
   PageChunks(int32_t num_heads, int64_t num_pages, int64_t chunk_pages)
       : num_heads_(num_heads), num_pages_(num_pages), chunk_pages_(chunk_pages) {}
 

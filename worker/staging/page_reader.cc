@@ -13,11 +13,11 @@ namespace millrace::worker {
 
 namespace {
 
-// For the device to be through with what is overwritten: a layer's computation, at most.
+// For the device to finish with the memory that is overwritten: one layer's computation at most.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
 
-// 8 MiB, one launch of the kernel that gathers: with 4 MiB the first token behind 131,072 takes 5 to 8 % longer
-// (docs/notebook/prefix-on-gpus.md).
+// 8 MiB, one launch of the kernel that gathers. With 4 MiB the first token behind 131,072 cached
+// ones takes 5 to 8 % longer (docs/notebook/prefix-on-gpus.md).
 int64_t pages_of_chunk(const kvstore::KvGeometry& geometry) {
   return std::clamp((8 << 20) / geometry.page_bytes(), int64_t{1}, kernels::kMaxGatheredPages);
 }
@@ -149,7 +149,7 @@ Result<void> PageReader::copy(const PageChunk& chunk, Pages pages, const KvPlace
     stream_copy(static_cast<std::byte*>(to.k) + i * half_bytes, bytes, half_bytes);
     stream_copy(static_cast<std::byte*>(to.v) + i * half_bytes, bytes + half_bytes, half_bytes);
     if (checksum(pages[i].bytes) != pages[i].checksum)
-      return damaged(chunk, pages, i);  // from the core's caches
+      return damaged(chunk, pages, i);  // checksum read from the core's caches
   }
   return {};
 }
@@ -162,8 +162,8 @@ Error PageReader::damaged(const PageChunk& chunk, Pages pages, size_t page) cons
                layer_.pages[static_cast<size_t>(chunk.first) + page], tier_name(pages[page].tier));
 }
 
-// Pages on disk take memory while they are pinned. Where it does not suffice for those of all
-// threads, it does for one chunk's, once the others have let go of theirs.
+// Pages on disk take memory while they are pinned. Where there is not enough for the pages of all
+// threads, there is enough for one chunk once the other threads have unpinned theirs.
 template <typename Use>
 Result<void> PageReader::with_pages(const PageChunk& chunk, const kernels::CopyLane& lane,
                                     const Use& use) {

@@ -7,14 +7,14 @@ namespace millrace::worker {
 
 namespace {
 
-// For a layer to be computed, and for one chunk's copy: more than any working device needs.
+// For a layer to be computed, and for one chunk to be copied: more than a working device needs.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
 constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
-// 4 MiB: a copy of that size runs at the full speed of the bus, and a layer of 32,768 tokens and 8 heads of
-// 128 dimensions in 16 bits still keeps eight threads busy.
+// 4 MiB: a copy of that size runs at the full speed of the bus, and a layer of 32,768 tokens and 8
+// heads of 128 dimensions in 16 bits still keeps eight threads busy.
 int64_t pages_of_chunk(const kvstore::KvGeometry& geometry) {
   return std::max<int64_t>(1, (4 << 20) / geometry.page_bytes());
 }
@@ -61,8 +61,8 @@ Result<void> PageWriter::wait(Deadline deadline) {
                layer_.request_id, layer_.layer, done.error().message);
 }
 
-// One thread asks the device and the others wait for that one: most of a layer goes by, and the
-// engine's thread has the driver to itself to enqueue the next.
+// One thread asks the device, and the others wait for that thread. Most of a layer's time goes by
+// meanwhile, and the engine's thread has the driver to itself to enqueue the next layer.
 Result<void> PageWriter::wait_for_layer(int64_t number, Workspace& workspace) {
   const std::lock_guard lock(arrival_mutex_);
   if (num_arrived_ == number) return {};
@@ -71,8 +71,8 @@ Result<void> PageWriter::wait_for_layer(int64_t number, Workspace& workspace) {
   return {};
 }
 
-// Stripes are whole pages but for the prompt's end, so the rank's i-th page is its rows [64 i, 64 i
-// + 64), and only its last page may be short: zeros follow.
+// Stripes are whole pages except at the prompt's end, so the rank's i-th page has its rows
+// [64 i, 64 i + 64). Only the last page may be short; it is filled up with zeros.
 void PageWriter::read_half(const PageChunk& chunk, const void* rows, std::byte* pages,
                            Workspace& workspace) const {
   const int64_t page_bytes = geometry_.page_bytes();

@@ -1,4 +1,4 @@
-// Where the threads of a PageReader find the pages of a prompt's cached prefix.
+// Pins the pages of a prompt's cached prefix for the threads of a PageReader.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ class PrefixPins {
   virtual ~PrefixPins() = default;
 
   virtual const std::string& request_id() const = 0;
-  // Any thread. `pages`: of the prompt, ascending, of one layer and kv head of the model; as
-  // KvStore::pin_prefix.
+  // As KvStore::pin_prefix. `pages`: numbers of the prompt's pages, ascending. `kv_head`: in the
+  // model. Any thread.
   virtual Result<std::unique_ptr<kvstore::PinnedPages>> pin(int32_t layer, int32_t kv_head,
                                                             std::span<const int64_t> pages) = 0;
 };
 
-// Those of a request of this rank's store, which outlives it.
+// Pins pages of a request in this rank's store, which outlives this object.
 class StorePins final : public PrefixPins {
  public:
   StorePins(kvstore::KvStore& store, std::string request_id)

@@ -7,7 +7,7 @@ namespace millrace::worker {
 
 namespace {
 
-// For a layer's way from the store, disk included.
+// For a layer to come from the store, disk included.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
 
 }  // namespace
@@ -69,7 +69,7 @@ Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count, 
       bring(layer, first, count,
             {.k = stage.k.data(), .v = stage.v.data(), .stride = count * geometry.page_tokens}));
   copy_from_stage(stage, count, layer, 0, count, to, form);
-  // The stage goes once the device is through with it.
+  // The stage is freed on return, so the device must have finished with it.
   return device_.synchronize(Deadline::after(kLayerTimeout));
 }
 

@@ -8,7 +8,7 @@ namespace millrace::worker {
 
 namespace {
 
-// For a layer's way to the store, disk included.
+// For a layer to reach the store, disk included.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
 
 }  // namespace
@@ -46,7 +46,7 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
   return {};
 }
 
-// There is room for one layer, so the writers are waited for before the device may copy the next.
+// The stage has room for one layer, so the writers must finish before the device may copy the next.
 Result<void> StoreSink::stage_layer(int32_t layer, const LocalKv& local) {
   MR_RETURN_IF_ERROR(prepare(local));
   if (layer_ >= 0) MR_RETURN_IF_ERROR(complete_layer_before(device_.mark()));
@@ -64,7 +64,7 @@ Result<void> StoreSink::write_layer(const LayerKv& kv) {
           kv.page_scores[head * static_cast<size_t>(kv.num_pages) + static_cast<size_t>(page)]);
     }
   }
-  // Without threads it is complete now.
+  // Without threads the layer is complete now.
   return stages_layers() ? Result<void>() : complete_layer();
 }
 
@@ -148,8 +148,9 @@ StagedLayer StoreSink::copy_to_stage(int32_t number, const LocalKv& local) {
   return layer;
 }
 
-// Nobody looks at the moment in which the device is through, so what is written counts as written
-// before only where it is there and the device is not: a lower bound, by less than a layer.
+// No thread notes the moment at which the device finishes. So bytes count as written while
+// computing only if they are seen in the store and the device is seen to be still computing: a
+// lower bound, too low by less than a layer.
 Result<void> StoreSink::complete_layer_before(kernels::TimeMark computed) {
   const auto still_computing = [&] {
     return !device_.wait_for(computed, Deadline::after(Duration::zero())).ok();

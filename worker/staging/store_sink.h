@@ -1,11 +1,11 @@
-// Hands finished layers to the rank's KV store, page by page with digests and scores. On a GPU a
-// layer is staged in device memory, in the order of the device's operations, and leaves from
-// there while the next one is computed:
+// Hands finished layers to the rank's KV store, page by page, with digests and scores. On a GPU a
+// layer is staged in device memory, in the order of the device's operations, and leaves from there
+// while the next one is computed:
 //   device    ... layer l | stage l     | layer l + 1 ...         | stage l + 1     | layer l + 2
 //   writers                             | pages of l to the store |                 | pages ...
-// The device waits for the host only where pages take longer than a layer. Where the store's pages are
-// 8-bit floats, the device makes them of the layer as it stages it; digests are then of what
-// they stand for.
+// The device waits for the host only where pages take longer than a layer. Where the store's pages
+// are 8-bit floats, the device encodes the layer as it stages it; digests are then of the values
+// that the codes stand for.
 #pragma once
 
 #include <span>
@@ -26,43 +26,46 @@ struct StoredBytes {
 
 class StoreSink final : public KvSink {
  public:
-  // `pages`: the prompt's pages this rank computes, ascending, and `prefix_pages` those that were
-  // cached, both as given to KvStore::begin_request. All get scores.
-  // `writer`: of that device and store, for this sink alone while it lives. All outlive the sink.
+  // `pages`: the prompt's pages that this rank computes, ascending; `prefix_pages`: those that were
+  // cached; both as given to KvStore::begin_request. All of them get scores. `writer`: of that
+  // device and store, used by this sink alone while it lives. Device, store and writer outlive the
+  // sink.
   StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
             std::string request_id, std::vector<int64_t> pages,
             std::span<const int64_t> prefix_pages = {});
-  // Gives up the layer that is on its way.
+  // Gives up a layer that is on its way.
   ~StoreSink() override;
   StoreSink(const StoreSink&) = delete;
   StoreSink& operator=(const StoreSink&) = delete;
 
-  // On a device with memory of its own.
+  // True on a device with memory of its own.
   bool stages_layers() const override { return writer_.runs_beside(); }
-  // Waits until the layer before has left, on a GPU while this one is computed; then its pages
-  // leave.
+  // Waits until the layer before has left, on a GPU while this one is computed; then this layer's
+  // pages leave.
   Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
 
-  // Layers before this one are complete in the store.
+  // The layers before this number are complete in the store.
   int32_t num_complete() const { return num_complete_; }
   const StoredBytes& stored() const { return stored_; }
 
  private:
   Result<void> prepare(const LocalKv& local);
-  // Whether layers go to the store from a stage: on a device with memory of its own, and where they
-  // become 8-bit floats.
+  // Whether layers go to the store from a stage: on a device with memory of its own, and where
+  // pages are 8-bit floats.
   bool has_stage() const { return stages_layers() || writer_.geometry().float8 != nullptr; }
-  // Has the device copy the layer, where there is a stage, and digest its pages.
+  // Has the device copy the layer to the stage, where there is one, and digest its pages.
   StagedLayer copy_to_stage(int32_t number, const LocalKv& local);
   void copy_rows(void* stage, const void* rows, const LocalKv& local);
-  // A kv head's keys to the stage as 8-bit floats: what they stand for is in kept_.
+  // Encodes a kv head's keys to the stage as 8-bit floats; kept_ has the values that these stand
+  // for.
   void encode_keys(const LocalKv& local, int32_t head, float scale);
-  // Of heads that follow each other.
+  // The same for values of consecutive heads, without kept_.
   void encode_values(const LocalKv& local, int32_t first_head, int32_t num_heads, float scale);
   void digest(const void* keys, DType dtype, const LocalKv& local, int32_t head);
-  // complete_layer(), while the device may be computing the next one: up to `computed`.
+  // As complete_layer(), while the device may be computing the next layer, which ends at
+  // `computed`.
   Result<void> complete_layer_before(kernels::TimeMark computed);
   // Waits for the pages of the layer staged last, then gives them their scores.
   Result<void> complete_layer();
@@ -74,7 +77,7 @@ class StoreSink final : public KvSink {
   std::vector<int64_t> pages_;
   std::vector<int64_t> held_pages_;
 
-  // From the first layer on; the writer's threads read them.
+  // Allocated at the first layer; the writer's threads read them.
   kernels::DeviceBuffer k_, v_;  // the layer staged, or empty
   kernels::DeviceBuffer kept_;   // of 8-bit floats, the keys of one kv head as float32
   kernels::DeviceBuffer digests_;

@@ -12,12 +12,14 @@ namespace millrace::worker {
 
 namespace {
 
-// A thread is worth it for so many pages: of an 8B model, 64 MiB, some 10 ms.
+// Fewer pages are not worth another thread. Eight of an 8B model are 64 MiB, some 10 ms.
 constexpr int64_t kLeastPages = 8;
-// Threads that keep a disk busy. Each has up to three whole pages of kept ones in memory, in all layers and heads.
+// Enough threads to keep a disk busy. Each has up to three kept pages in memory, in all layers and
+// heads.
 constexpr int kMostDiskReaders = 8;
 
-// Where a rank has a page, as ranks tell each other: kNone, kInMemory, up to kOnDisk the share of it that is on disk, kKept.
+// Where a rank has a page, as ranks tell each other: kNone; from kInMemory to kOnDisk by the share
+// of it that is on disk; kKept.
 using Place = uint8_t;
 constexpr Place kNone = 0;
 constexpr Place kInMemory = 1;
@@ -35,7 +37,7 @@ double share_on_disk(Place place) {
   return static_cast<double>(place - kInMemory) / (kOnDisk - kInMemory);
 }
 
-// Of every rank: [ranks, pages].
+// Collective. The places of every rank: [ranks, pages].
 Result<std::vector<Place>> gather_places(comm::Communicator& world,
                                          const std::vector<kvstore::CachedPlace>& cached,
                                          Deadline deadline) {
@@ -48,7 +50,8 @@ Result<std::vector<Place>> gather_places(comm::Communicator& world,
   return all;
 }
 
-// Where a context-parallel rank has a page: as far away as the farthest of its heads, kNone where one is nowhere.
+// Where a context-parallel rank has a page: the farthest place of any of its heads, kNone where a
+// head is nowhere.
 Place farthest_place(const std::vector<Place>& places, int tp, int cp_rank, size_t num_pages,
                      size_t page) {
   Place farthest = kNone;
@@ -61,7 +64,7 @@ Place farthest_place(const std::vector<Place>& places, int tp, int cp_rank, size
   return farthest;
 }
 
-// The context-parallel rank that has each page nearest, up to the first that none has.
+// The context-parallel rank that has each page nearest, up to the first page that no rank has.
 std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, size_t num_pages,
                              const PrefixCheck& check) {
   std::vector<int> owners;
@@ -82,8 +85,8 @@ std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, s
   return owners;
 }
 
-// What a rank needs for a whole page, in all its layers and heads; and what it thinks of computing, in which rank 0
-// counts for all.
+// The time that a rank needs for a page in all its layers and heads, and what it knows of
+// computing. For the latter, rank 0's values count for all ranks.
 struct RankPace {
   double disk_page_s = 0;
   double kept_page_s = 0;
@@ -104,7 +107,7 @@ RankPace pace_of(const kvstore::KvStore& store, const PrefixCheck& check) {
           .loads_beside = check.loads_beside};
 }
 
-// A page takes as long as the slowest of the tensor-parallel ranks that have its heads.
+// A page takes as long as on the slowest of the tensor-parallel ranks that have its heads.
 std::vector<SlowPage> slow_pages(const std::vector<int>& owners, const std::vector<Place>& places,
                                  const std::vector<RankPace>& ranks, int tp) {
   const size_t num_keys = places.size() / ranks.size();
@@ -123,14 +126,13 @@ std::vector<SlowPage> slow_pages(const std::vector<int>& owners, const std::vect
   return pages;
 }
 
-// Of the pages that were found.
 struct Worth {
-  int64_t num_pages = 0;  // that are worth loading
+  int64_t num_pages = 0;  // of those found, that are worth loading
   Duration kept_patience = Duration::zero();
 };
 
-// The same pages on all ranks, from what all have gathered: nothing that a rank alone knows goes into it. The other
-// ranks wait for this one at most until `deadline`, of which reading may take half.
+// Chooses the same pages on all ranks, since it uses only values that all ranks have gathered. The
+// other ranks wait for this one until `deadline` at most; reading may take half of the time left.
 Result<Worth> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
                              const std::vector<int>& owners, const std::vector<Place>& places,
                              Deadline deadline, const PrefixCheck& check) {
@@ -156,9 +158,9 @@ Result<Worth> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
                .kept_patience = patience_for_kept(worth, first.rows, most_patience)};
 }
 
-// Of `keys`, those before the first damaged one. Each thread has every num_threads-th page: pages that
-// lie together, on disk or in one tier, are shared out evenly. The store takes its lock for a page at a
-// time and none while it reads.
+// How many of `keys` come before the first damaged page. With n threads, each checks every n-th
+// page, so that pages that lie together, on disk or in one tier, are shared out evenly. The store
+// takes its lock for one page at a time and holds none while it reads.
 int64_t num_intact(kvstore::KvStore& store, std::span<const PageContentKey> keys,
                    const PrefixCheck& check, Duration kept_patience) {
   const int most = kept_patience > Duration::zero() ? std::min(check.num_threads, kMostDiskReaders)

@@ -10,7 +10,7 @@ namespace millrace::worker {
 
 namespace {
 
-// For one page: more than any working device needs.
+// For the copies of a page or a batch: more than any working device needs.
 constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 }  // namespace
@@ -72,7 +72,7 @@ Result<void> DeviceTier::finish(Lane& lane, const Copies& copies) {
     copies();
     ended = lane.lane->synchronize(Deadline::after(kCopyTimeout));
   } catch (const std::exception& e) {
-    // A GPU that failed ends the rank on the engine's thread; this may be the KV server's.
+    // The engine's thread ends the rank when a GPU fails; this may be the KV server's thread.
     ended = Error(Errc::kIo, e.what());
   }
   if (!ended.ok()) lane.given_up = true;
@@ -125,7 +125,7 @@ Result<void> DeviceTier::write_batch(std::span<const int64_t> slots,
     auto* const staging = batch.staging.as<std::byte>();
     std::memcpy(staging, bytes.data(), bytes.size());
     written = finish(batch, [&] {
-      // Slots that follow each other in one copy.
+      // One copy for each run of consecutive slots.
       for (size_t first = 0, end = 0; first < slots.size(); first = end) {
         for (end = first + 1; end < slots.size() && slots[end] == slots[end - 1] + 1;) ++end;
         batch.lane->copy_rows({.destination = at(slots[first]),
@@ -136,7 +136,7 @@ Result<void> DeviceTier::write_batch(std::span<const int64_t> slots,
     });
   }
   if (written.ok()) return written;
-  // What has not ended may come to any of the slots.
+  // A copy that has not ended may still write to any of the slots.
   for (const int64_t slot : slots) {
     Lane& lane = lane_of(slot);
     const std::lock_guard lock(lane.mutex);

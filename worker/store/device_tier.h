@@ -1,5 +1,6 @@
-// The device tier of the KV store in the memory of a GPU. For the store pages come and go through the host, which
-// cannot read a slot; the device's own operations can (PageReader).
+// The device tier of the KV store, in a GPU's memory. The host cannot read a slot, so the store's
+// pages come and go through copies in host memory. The device's own operations can read a slot
+// (PageReader).
 #pragma once
 
 #include <array>
@@ -16,12 +17,13 @@ namespace millrace::worker {
 
 class DeviceTier final : public kvstore::SlotMemory {
  public:
-  // On the device's thread. kExhausted with the numbers. The device outlives the tier. `shares`: in memory
-  // that other processes can map; where there is none, the log says why, and it is the process' own.
+  // Call it on the device's thread. The device outlives the tier. `shares`: takes memory that other
+  // processes can map; where there is none, logs why and takes private memory. kExhausted, with the
+  // numbers.
   static Result<std::unique_ptr<DeviceTier>> create(kernels::Device& device, int64_t num_slots,
                                                     int64_t slot_bytes, bool shares = false);
 
-  // The region is of fixed size: only growth up to it succeeds.
+  // The region has a fixed size: only growth up to it succeeds.
   Result<void> resize(int64_t num_slots) override;
   Result<void> write(int64_t slot, std::span<const std::byte> bytes) override;
   Result<void> write_many(std::span<const int64_t> slots, std::span<const std::byte> bytes,
@@ -34,18 +36,19 @@ class DeviceTier final : public kvstore::SlotMemory {
   std::optional<kvstore::SharedDeviceMemory> shared_device() const override { return shared_; }
 
  private:
-  // A page's copy and its wait are one of several at a time: pages are small, and one lane would
+  // Copies of single pages run on several lanes at a time: pages are small, and one lane would
   // spend most of its time waiting.
   static constexpr size_t kNumLanes = 8;
-  // Pages that are written at once wait once, for up to as many as PageWriter brings. Few threads do.
+  // A batch of pages is written with a single wait. It has up to as many pages as PageWriter writes
+  // at once. Few threads write batches.
   static constexpr size_t kNumBatchLanes = 4;
   static constexpr int64_t kBatchSlots = 128;
   struct Lane {
     std::mutex mutex;
     std::unique_ptr<kernels::CopyLane> lane;
     kernels::HostBuffer staging;  // one slot, or a batch
-    // A copy did not end in time or failed. It may still be under way, between staging memory and
-    // slot, so neither is used again: a slot is always copied by the same lane.
+    // A copy failed or did not end in time. It may still be under way between staging memory and
+    // slot, so neither is used again: the same lane always copies a slot.
     std::atomic<bool> given_up = false;
   };
 
@@ -54,10 +57,10 @@ class DeviceTier final : public kvstore::SlotMemory {
   Result<void> allocate(kernels::Device& device, bool shares);
   std::byte* at(int64_t slot) const;
   Lane& lane_of(int64_t slot) const { return lanes_[static_cast<size_t>(slot) % kNumLanes]; }
-  // With the lane's mutex held. kIo where it was given up.
+  // Call it with the lane's mutex held. kIo where the lane was given up.
   Result<void> check_usable(const Lane& lane, int64_t slot) const;
   Result<void> copy(Lane& lane, void* destination, const void* source, int64_t bytes) const;
-  // Waits for what the lane was given by `copies`.
+  // Calls `copies`, which gives the lane its copies, and waits for them.
   template <typename Copies>
   static Result<void> finish(Lane& lane, const Copies& copies);
   Result<void> write_batch(std::span<const int64_t> slots, std::span<const std::byte> bytes);

@@ -29,7 +29,7 @@ Result<void> check_size(const protocol::PageRequest& request, const kvstore::KvG
   return {};
 }
 
-// Numbers beyond int64 become negative ones, which no prompt has.
+// Page numbers beyond int64 become negative, which no prompt has.
 Result<std::vector<int64_t>> page_numbers(const protocol::PageRequest& request) {
   if (request.pages_size() == 0) {
     return kvstore::consecutive_pages(static_cast<int64_t>(request.first_page()),
@@ -58,7 +58,7 @@ Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
       server->server_,
       transport.listen(
           host, port, [self](std::string_view header) { return self->answer(header); },
-          // What each request may have is checked with it.
+          // Each request is checked again for the pages that it may read.
           [self](std::string_view capability) { return self->store_.knows_lease(capability); }));
   return server;
 }
@@ -99,7 +99,7 @@ Result<comm::TransportReply> KvServer::serve(std::string_view request_header) {
   return request.has_scores() ? scores(request) : pages(request);
 }
 
-// Called on the transport's threads: pages that are not in host memory are read on others.
+// Called on the transport's threads. Pages that are not in host memory are read on other threads.
 Result<comm::TransportReply> KvServer::pages(const protocol::PageRequest& request) {
   MR_ASSIGN_OR_RETURN(std::shared_ptr<kvstore::PinnedPages> pinned, pin(request));
   const bool digests_only = request.digests_only();

@@ -1,4 +1,4 @@
-// Answers decode nodes: what a page request means, between the transport and the store.
+// A rank's server for decode nodes: turns page requests from the transport into reads of the store.
 #pragma once
 
 #include <memory>
@@ -16,15 +16,15 @@ class KvServer {
  public:
   // Listens on host:port (0: any) from construction on. `transport` and `store` outlive the server.
   // `epoch` is the group's id: requests made under another are refused, so a restarted group never
-  // answers an old manifest. Who connects shows a lease id, which must be one that the store knows,
-  // where the transport asks (comm/tcp). Where the store shares its memory, processes of this host and user
-  // may copy pages from it (PlaceServer).
+  // answers an old manifest. Where the transport asks for it (comm/tcp), a client that connects
+  // must show a lease id that the store knows. Where the store shares its memory, processes of this
+  // host and user may copy pages from it (PlaceServer).
   static Result<std::unique_ptr<KvServer>> start(comm::Transport& transport,
                                                  kvstore::KvStore& store, std::string epoch,
                                                  const std::string& host, int port);
 
   std::string address() const { return server_->address(); }
-  // What processes of this host were told to copy counts as sent.
+  // Pages whose places were told to processes of this host count as sent.
   comm::TransportStats stats() const;
 
  private:

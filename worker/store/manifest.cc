@@ -10,7 +10,7 @@ namespace millrace::worker {
 
 namespace {
 
-// RankShard in a fixed size, to travel in one collective.
+// RankShard with a fixed size, to travel in one collective.
 struct ShardRecord {
   std::array<char, 256> address = {};
   kvstore::Placement placement;
@@ -31,7 +31,7 @@ void set_layout(protocol::KvLayout& layout, const model::ModelWeights& weights,
   }
 }
 
-// Ascending; neighbours are one.
+// Ascending; adjacent ranges are merged.
 std::vector<TokenRange> ranges_of(const PromptPrefix& prefix, const Partition& partition,
                                   int cp_rank) {
   std::vector<TokenRange> ranges;

@@ -1,5 +1,5 @@
-// The manifest of a request, from what each rank knows of its part: whole once the request is
-// finished, and before that what a decode node must know to pull layer by layer.
+// The manifest of a request, made from what each rank knows of its part. It is complete once the
+// request is finished. Before that it has what a decode node must know to pull layer by layer.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@ struct RankShard {
   kvstore::Placement placement;
 };
 
-// Collective: every rank's part, by rank.
+// Collective. Every rank's part, by rank.
 Result<std::vector<RankShard>> gather_shards(comm::Communicator& world, const std::string& address,
                                              const kvstore::Placement& placement,
                                              Deadline deadline);
@@ -35,8 +35,9 @@ struct ManifestFacts {
   std::span<const RankShard> ranks;
 };
 
-// Ranks that hold replicas of another's kv heads, or no tokens of a short prompt, are not named. Pages
-// of `prefix` stay with the rank that has them cached; those behind it are dealt by `partition`.
+// The manifest does not name ranks that hold replicas of another rank's kv heads, or no tokens of a
+// short prompt. Pages of `prefix` stay with the rank that has them cached; `partition` deals those
+// behind it.
 Result<protocol::Manifest> make_manifest(const ManifestFacts& request,
                                          const model::ModelWeights& weights,
                                          const Partition& partition, const PromptPrefix& prefix,

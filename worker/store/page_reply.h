@@ -1,4 +1,4 @@
-// What a rank says of pages, or why it does not.
+// A rank's answer to a page request: what it says of the pages, or the error.
 #pragma once
 
 #include "common/result.h"

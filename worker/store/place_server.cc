@@ -40,7 +40,7 @@ protocol::PlaceReply PlaceServer::places(kvstore::PinnedPages& pinned, bool devi
   *reply.mutable_reply() = page_reply(pinned);
   if (device_places) reply.set_device_pool_bytes(static_cast<uint64_t>(device_pool_->bytes));
   int64_t pages_told = 0;
-  std::vector<size_t> copied;  // by who asks, of pages without bytes
+  std::vector<size_t> copied;  // by the client: pages without bytes here
   for (size_t i = 0; i < pinned.pages().size(); ++i) {
     const auto& page = pinned.pages()[i];
     const PoolPlace place = place_in(pools_, page.bytes.empty() ? page.loose_bytes : page.bytes);

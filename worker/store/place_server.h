@@ -1,6 +1,6 @@
-// Tells decode processes of this host where in a store's shared pools pages lie, for them to copy: those in
-// host memory and, to who asks for it, the one in a GPU's memory.
-// Pages that are in no shared pool, as they are on disk, come over the transport.
+// Tells decode processes of this host where pages lie in a store's shared pools, so that they copy
+// the pages themselves. The pools are those in host memory and, for processes that ask for it, the
+// one in a GPU's memory. Pages in no shared pool, such as those on disk, come over the transport.
 #pragma once
 
 #include <atomic>
@@ -24,17 +24,18 @@ class PlaceServer {
     std::shared_ptr<kvstore::PinnedPages> pinned;
     bool device_places = false;  // PageRequest::device_places
   };
-  // Pins what the header of a page request asks for, in place, if its sender may have it.
+  // Pins, in place, the pages that the header of a page request asks for, if its sender may have
+  // them.
   using Pin = std::function<Result<Asked>(std::string_view request)>;
 
-  // `store` has shared pools and outlives the server. kIo.
+  // `store` has shared pools and outlives the server. Fails with kIo.
   static Result<std::unique_ptr<PlaceServer>> start(const kvstore::KvStore& store, Pin pin,
                                                     const comm::MemfdServerOptions& options = {});
 
-  // For clients that may read: by this name they find the server.
+  // The name by which clients find the server. Only those that may read are told it.
   const std::string& socket() const { return server_->name(); }
   int64_t num_requests() const { return num_requests_; }
-  // Of pages whose places were told.
+  // Bytes of the pages whose places were told.
   int64_t bytes_told() const { return bytes_told_; }
 
  private:
@@ -45,7 +46,7 @@ class PlaceServer {
         pin_(std::move(pin)) {}
   comm::MemfdServer::Answer answer(std::string_view request);
 
-  // Of the pinned pages, by their place.
+  // The places of the pinned pages, in the order of pinned.pages().
   protocol::PlaceReply places(kvstore::PinnedPages& pinned, bool device_places);
 
   const int64_t page_bytes_;

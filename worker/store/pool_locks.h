@@ -1,5 +1,6 @@
-// What a device has page-locked of a host pool, so that it reads pages where they lie. Where the
-// system refuses, cached pages come to the device by way of the readers' own page-locked memory, as before.
+// The parts of a host pool that are page-locked for a device, so that it reads pages where they
+// lie. Where the system refuses to lock them, cached pages reach the device through the readers'
+// own page-locked memory, as they do until a part is locked.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ class PoolLocks {
   // `device` outlives it.
   explicit PoolLocks(kernels::Device& device) : device_(device) {}
 
-  // A piece of the pool, whole pages of the system; outlives it. Whether it is locked: after a refusal, of which there is
-  // one line in the log, nothing is tried any more.
+  // `piece` is a part of the pool, of whole system pages, and outlives this object. Returns whether
+  // it is locked. After the first refusal, which is logged once, no more pieces are tried.
   bool add(std::span<const std::byte> piece);
 
  private:

@@ -10,7 +10,7 @@
 namespace millrace::worker {
 
 struct PoolPlace {
-  uint32_t pool = 0;  // the first is 1; 0: in none
+  uint32_t pool = 0;  // from 1; 0: in none
   uint64_t offset = 0;
 };
 

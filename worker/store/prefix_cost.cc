@@ -10,7 +10,7 @@ namespace millrace::worker {
 
 namespace {
 
-// What each rank has read so far, and the most of them: it never falls.
+// The seconds that each rank has read for, and the largest of them, which never falls.
 class RankSeconds {
  public:
   explicit RankSeconds(int num_ranks) : of_rank_(static_cast<size_t>(num_ranks)) {}

@@ -1,12 +1,12 @@
-// How much of a cached prefix is worth loading from slow tiers, and how long that may take: pure, and the same on all
-// ranks for the same numbers.
+// How much of a cached prefix is worth loading from slow tiers, and how long that may take. Pure
+// functions: the same numbers give the same result on all ranks.
 //
-// Of a prefix that ends after p pages a prompt takes
-//   reading(p), before it starts: pages on disk are checked then, and kept ones brought into the tiers;
-//   loading(p), as its layers come: pages on disk, a second time; in memory nothing counts;
-//   computing the rows behind it.
-// Ranks read their pages at once: the slowest counts. Where a device computes while pages come, the larger of loading
-// and computing counts, elsewhere their sum.
+// With a prefix of p pages, a prompt takes time for
+//   reading(p), before it starts: checks pages on disk, and brings kept ones into the tiers;
+//   loading(p), layer by layer: reads pages on disk a second time; pages in memory count nothing;
+//   computing the rows behind the prefix.
+// Ranks read their pages at the same time, so the slowest rank counts. Where a device computes
+// while pages come, the larger of loading and computing counts; elsewhere their sum.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct SlowPage {
   int owner = 0;      // the rank that has it
   double read_s = 0;  // before the prompt starts
   double load_s = 0;  // as its layers come
-  bool kept = false;  // it is not in the tiers
+  bool kept = false;  // not in the tiers
 };
 
-// Less than this is not worth being wrong about.
+// A smaller gain does not count: the estimate may be wrong.
 inline constexpr double kLeastGainS = 0.02;
 
 struct PrefixTimes {
@@ -36,17 +36,17 @@ struct PrefixTimes {
   double least_gain_s = kLeastGainS;
 };
 
-// Of `pages`, the first ones of a prompt: how many to load, those before the first slow one at least. All of them, unless
-// fewer are faster by `least_gain_s`.
+// How many of `pages`, the first pages of a prompt, to load: at least those before the first slow
+// one, and all of them unless fewer are faster by `least_gain_s`.
 int64_t num_worth_loading(std::span<const SlowPage> pages, const PrefixTimes& times);
 
-// A pause of a disk that others use too.
+// A disk that others use too may pause for this long.
 inline constexpr Duration kLeastPatience = std::chrono::milliseconds(100);
-// Where nobody knows what computing takes.
+// Used where the time to compute is not known.
 inline constexpr Duration kUnmeasuredPatience = std::chrono::seconds(10);
 
-// For how long reading kept ones of these pages may go on: no longer than to compute what is behind the first of them,
-// and than `most`.
+// How long reading the kept pages among `pages` may take: no longer than it takes to compute the
+// pages from the first kept one on (but kLeastPatience at least), and no longer than `most`.
 Duration patience_for_kept(std::span<const SlowPage> pages, const std::optional<RowCost>& rows,
                            Duration most);
 

@@ -17,9 +17,9 @@ namespace millrace::worker {
 
 namespace {
 
-// The system clears a page of memory when it is first written, and a GPU waits for that: the first
-// 131,072 tokens in fresh memory took 6.1 s on an H200, the next 3.5; with four threads ahead of them
-// 3.6 (docs/notebook/prefix-on-gpus.md).
+// The system clears a page of memory when it is first written, and a GPU waits for that. On an H200
+// the first 131,072 tokens in fresh memory took 6.1 s, the next 3.5 s; with four threads that make
+// the memory resident ahead of them, the first took 3.6 s (docs/notebook/prefix-on-gpus.md).
 constexpr int kMaxPrefaultThreads = 4;
 
 bool stores(const RankRuntime& runtime) {
@@ -34,14 +34,15 @@ PoolOptions own_pools(PoolOptions options, RankRuntime& runtime) {
   return options;
 }
 
-// Of pages in 8-bit floats, what their codes mean.
+// Identifies the scales of pages in 8-bit floats, by which their codes are decoded.
 std::string page_scales(const RankRuntime& runtime) {
   const auto& scales = runtime.kv_scales();
   if (scales == nullptr) return "none";
   return fmt::format("{:016x}", checksum(std::as_bytes(std::span(scales->all()))));
 }
 
-// All that K and V, bit for bit, may follow from besides tokens, plan and salt, which the keys of pages have.
+// All that the bits of K and V may depend on, besides tokens, plan and salt, which are in the
+// pages' keys.
 std::string identity_of(const PoolOptions& options, RankRuntime& runtime) {
   const auto& weights = runtime.weights();
   const auto shape = runtime.grid().shape();
@@ -53,7 +54,7 @@ std::string identity_of(const PoolOptions& options, RankRuntime& runtime) {
       runtime.device().info().name, kPageKeyVersion, MILLRACE_VERSION);
 }
 
-// What is wrong with the directory is told when the files are opened.
+// Errors of the directory are reported when the files are opened.
 void set_kept(kvstore::KvStoreConfig& config, const PoolOptions& options, RankRuntime& runtime,
               MachineRoom room) {
   config.kept_directory = options.disk_directory;
@@ -68,7 +69,7 @@ void set_kept(kvstore::KvStoreConfig& config, const PoolOptions& options, RankRu
   if (!free_bytes.ok()) return;
   const auto kept_already = std::filesystem::file_size(slots, status);
   room.disk_bytes = *free_bytes;
-  // Without a disk pool nobody has asked where the others' disks are.
+  // Without a disk pool, ranks have not told each other which disks they use.
   if (options.disk_bytes == 0) room.num_ranks_on_disk = room.num_ranks;
   config.kept_bytes = room_to_keep(options, room, status ? 0 : static_cast<int64_t>(kept_already));
 }
@@ -95,7 +96,7 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRunt
   return config;
 }
 
-// The device tier is in the device's memory where that is not the host's.
+// Where the device has memory of its own, the device tier is in it.
 Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
                                                      RankRuntime& runtime, const MachineRoom& room,
                                                      const Clock& clock) {
@@ -136,7 +137,7 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
   auto store = make_store(pools, runtime, room, clock);
   MR_RETURN_IF_ERROR(all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
   MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
-  // Not before all ranks have seen how much memory is free.
+  // Only now: all ranks have seen how much memory is free.
   if (!runtime.device().info().host_memory) {
     (*store)->prefault(
         std::min(runtime.cores().num_threads, kMaxPrefaultThreads),

@@ -1,4 +1,4 @@
-// The KV store of a rank, sized beside those of the ranks that it shares a machine with.
+// The KV store of a rank, sized so that those of all ranks on the machine fit together.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,11 @@
 
 namespace millrace::worker {
 
-// Collective, on all ranks or none. The device pool is as large as `runtime` says, whatever
-// `options` do; `options.disk_directory` is of all ranks. A rank whose kv heads another stores has no
-// pools. From here on `runtime` admits no prompt that a store cannot hold; kInvalidArgument where it
-// holds none. `clock`: by which leases end; outlives the store.
+// Collective; succeeds on all ranks or on none. `runtime` sets the size of the device pool,
+// whatever `options` say. `options.disk_directory` is that of all ranks. A rank whose kv heads
+// another rank stores has no pools. From here on `runtime` admits no prompt that a store cannot
+// hold; kInvalidArgument where a store holds no prompt at all. `clock` decides when leases end, and
+// outlives the store.
 Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& options,
                                                           RankRuntime& runtime, const Clock& clock,
                                                           Deadline deadline);

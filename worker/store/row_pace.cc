@@ -7,12 +7,12 @@ namespace millrace::worker {
 
 namespace {
 
-// Prompts of so many rows ago count a third.
+// A prompt counts a third once so many rows were computed after it.
 constexpr double kMemoryRows = 512 << 10;
-// Plans come from outside.
+// Requests may bring any number of plans.
 constexpr size_t kMaxPlans = 64;
-// Prompts of one length do not tell what a row and what a key takes: their numbers of keys must differ by so much of
-// their mean.
+// Prompts of one length do not tell the time of a row from that of a key: their numbers of keys
+// must differ by this share of their mean.
 constexpr double kLeastSpread = 0.2;
 
 }  // namespace

@@ -4,7 +4,8 @@ namespace millrace::worker {
 
 namespace {
 
-// How late it notices room in memory, or its end; readers wake it.
+// The longest delay until the thread notices room in memory, or that it is to stop. Readers wake
+// it.
 constexpr std::chrono::milliseconds kLookInterval{100};
 
 }  // namespace

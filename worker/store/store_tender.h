@@ -1,6 +1,7 @@
-// The thread that tends a rank's store (KvStore::tend): pages rise from disk and are read ahead while
-// prompts are computed and pages are sent, and prefixes are kept for the group's next start. It touches the
-// device only for those that lie there alone. None where there is no disk tier and nothing is kept.
+// The thread that tends a rank's store (KvStore::tend). While prompts are computed and pages are
+// sent, it moves pages up from disk, reads pages ahead, and keeps prefixes for the group's next
+// start. It touches the device only for pages that lie there alone. There is no thread where the
+// store has no disk tier and keeps nothing.
 #pragma once
 
 #include <thread>

@@ -6,7 +6,8 @@ namespace millrace::worker {
 
 namespace {
 
-// The longest text takes seconds, on a machine with as many ranks as cores some times as long.
+// The longest text takes seconds, and several times as long on a machine with as many ranks as
+// cores.
 constexpr std::chrono::minutes kPatience{5};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Text of a batch job's lines, by the model's tokenizer, which is started for the first of them. Rank 0's.
-// Blocks, with a deadline.
+// Converts the text of a batch job's lines with the model's tokenizer, which is started for the
+// first of them. Rank 0 only. Calls block, with a deadline.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class BatchText {
       : directory_(std::move(directory)), python_(std::move(python)), vocab_size_(vocab_size) {}
 
   Result<std::vector<int32_t>> encode(const std::string& text, bool add_special_tokens);
-  // What `generated` adds to the text of `prompt`.
+  // The text that `generated` adds to that of `prompt`.
   Result<std::string> read(std::span<const int32_t> prompt, const std::vector<int32_t>& generated);
 
  private:

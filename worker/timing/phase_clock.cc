@@ -4,7 +4,7 @@ namespace millrace::worker {
 
 namespace {
 
-// The other half is for marks that are not of phases.
+// The other half is for marks other than those of phases.
 constexpr size_t kMaxUnsettled = kernels::kMarksKept / 2;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Tells which phase a device is in, by marks in its own order of execution: on a GPU the host is
-// long through with a layer when the device begins it.
+// Records which phase a device is in, by marks in the device's own order of execution: on a GPU the
+// host is long past a layer when the device begins it.
 #pragma once
 
 #include <deque>
@@ -15,13 +15,13 @@ class PhaseClock {
   // Both outlive the clock.
   PhaseClock(kernels::Device& device, PhaseTimes& times) : device_(device), times_(times) {}
 
-  // Ends the phase before, if it is another. Where so many phases wait to be settled that the
-  // device may forget their marks (kernels::kMarksKept), the phase before goes on in its place:
-  // with several ranks a layer has two marks a row tile, so that takes a rank of millions of rows.
+  // Ends the previous phase if it is a different one. Where so many phases wait to be settled that
+  // the device may forget their marks (kernels::kMarksKept), the previous phase continues instead.
+  // With several ranks a layer has two marks a row tile, so this takes a rank of millions of rows.
   void enter(Phase phase);
   // Returns the mark at which the last phase ends.
   kernels::TimeMark stop();
-  // Adds the phases that ended no later than `passed`, a mark that was waited for.
+  // Adds the phases that ended no later than `passed`, a mark that has been waited for.
   void settle(kernels::TimeMark passed);
 
  private:

@@ -49,7 +49,7 @@ class PhaseTimes {
   std::array<double, kPhaseNames.size()> seconds_ = {};
 };
 
-// Phase by phase, of the rank that took longest.
+// For each phase, the time of the rank that took longest.
 inline PhaseTimes slowest(std::span<const PhaseTimes> ranks) {
   PhaseTimes slowest;
   for (const auto& rank : ranks) {

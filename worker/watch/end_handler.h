@@ -1,7 +1,7 @@
-// What a rank calls that can neither go on nor end in good order: what a GPU or a peer still uses
-// cannot be freed, and waiting for it has no deadline. Only a main may end a process, so a main
-// gives the handler (worker/cli/rank_end.h), and the process ends in it. Where it returns all the
-// same, as in a test, the caller fails with the error.
+// Called by a rank that can neither go on nor end in good order: memory that a GPU or a peer still
+// uses cannot be freed, and waiting for it has no deadline. Only a main may end a process, so a
+// main supplies the handler (worker/cli/rank_end.h), which ends the process. If the handler returns
+// all the same, as in a test, the caller fails with the error.
 #pragma once
 
 #include <functional>

@@ -18,13 +18,13 @@ namespace millrace::worker {
 namespace {
 
 constexpr auto kHeartbeatInterval = std::chrono::milliseconds(200);
-// Five heartbeats: a thread that only sends them is not kept from its processor for as long.
+// Five heartbeats. A thread that only sends heartbeats is not kept off its core for so long.
 constexpr auto kSilence = std::chrono::seconds(1);
-// Ranks reach the same deadline at different times, on a busy machine by half a second, and an
-// engine that comes to its own end tells the coordinator more than the end of its process would.
+// Ranks reach the same deadline at different times, up to half a second apart on a busy machine. An
+// engine that ends by itself tells the coordinator more than the end of its process would.
 constexpr auto kGrace = std::chrono::seconds(1);
 
-// What ranks say to each other.
+// The messages between ranks.
 constexpr char kHeartbeat = 'h';
 constexpr char kGoodbye = 'b';
 constexpr char kGivesUp = 'g';
@@ -90,11 +90,11 @@ void GroupWatch::watch() {
   }
 }
 
-// False: woken to end.
+// Returns false when woken to end.
 bool GroupWatch::wait_for_words(Deadline longest) {
   std::vector<pollfd> polled;
   for (const auto& peer : peers_) {
-    // poll passes over negative ones.
+    // poll() ignores negative descriptors.
     polled.push_back({.fd = peer.here ? peer.socket.fd() : -1, .events = POLLIN, .revents = 0});
   }
   polled.push_back({.fd = wake_, .events = POLLIN, .revents = 0});
@@ -184,8 +184,8 @@ std::string GroupWatch::silent_ranks() const {
   return text;
 }
 
-// Once a silence, and before the deadline that the silent rank will have others miss: an engine
-// that waits for its GPU ends without a word about ranks.
+// Warns once for each silence, before the silent rank makes others miss their deadline: an engine
+// that waits for its GPU would end without naming a rank.
 void GroupWatch::warn_of_silence() {
   const TimePoint now = Clock::steady().now();
   const std::lock_guard lock(mutex_);

@@ -18,9 +18,9 @@ namespace millrace::worker {
 
 namespace {
 
-// A stranger that connects and says nothing must not keep the ranks out.
+// A stranger that connects and says nothing must not block the ranks.
 constexpr std::chrono::seconds kHelloTimeout{2};
-// Before the next accept() after one that failed.
+// Pause before the next accept() after a failed one.
 constexpr std::chrono::milliseconds kAcceptPause{10};
 
 Error system_error(const std::string& what) {
@@ -38,12 +38,12 @@ Result<Addresses> resolve(const char* host, const char* port, int flags) {
   return Addresses(found, &freeaddrinfo);
 }
 
-// Nothing waits in a call on it: what waits is poll(), and that has a deadline.
+// Calls on the socket do not block; only poll() waits, with a deadline.
 WatchSocket make_socket(const addrinfo& address) {
   return WatchSocket(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// For a host that vanishes without closing anything: noticed after 2 + 3 s.
+// Detects a host that vanishes without closing anything, after 2 + 3 s.
 void probe_when_idle(const WatchSocket& socket) {
   const auto set = [&](int level, int option, int value) {
     setsockopt(socket.fd(), level, option, &value, sizeof(value));
@@ -52,17 +52,16 @@ void probe_when_idle(const WatchSocket& socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // Heartbeats that are not acknowledged take the place of an idle connection's
-  // probes.
+  // Unacknowledged heartbeats take the place of an idle connection's probes.
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
 }
 
-// A rank says who it is: the epoch, then its number.
+// A rank introduces itself by the epoch, then its number.
 std::string hello(const std::string& epoch, int rank) {
   return epoch + std::string(reinterpret_cast<const char*>(&rank), sizeof(rank));
 }
 
-// Whether `event` came before the deadline.
+// Whether `event` occurred before the deadline.
 bool poll_until(const WatchSocket& socket, short event, Deadline deadline) {
   pollfd waiting{.fd = socket.fd(), .events = event, .revents = 0};
   while (true) {
@@ -72,7 +71,7 @@ bool poll_until(const WatchSocket& socket, short event, Deadline deadline) {
   }
 }
 
-// The rank that greets on a fresh connection, or -1.
+// The rank that sends its greeting on a new connection, or -1.
 int greeted_by(const WatchSocket& socket, int num_ranks, const std::string& epoch,
                Deadline deadline) {
   std::string received = hello(epoch, 0);
@@ -156,7 +155,7 @@ Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
   while (!deadline.passed() && poll_until(listener, POLLIN, deadline)) {
     WatchSocket connection(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection.is_open()) {
-      // Gone again, or no descriptor is free, and then poll() would not wait.
+      // The peer is gone again, or no descriptor is free; then poll() would return at once.
       std::this_thread::sleep_for(std::min<Duration>(kAcceptPause, deadline.left()));
       continue;
     }

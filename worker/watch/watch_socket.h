@@ -1,4 +1,4 @@
-// The connections of the ranks' watches: every rank to rank 0.
+// The connections of the ranks' watches, from every rank to rank 0.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace millrace::worker {
 
-// Closes what it owns. Calls on it do not wait.
+// Owns and closes its descriptor. Calls on it do not block.
 class WatchSocket {
  public:
   WatchSocket() = default;
@@ -29,19 +29,17 @@ class WatchSocket {
   int fd_ = -1;
 };
 
-// Where rank 0 is reached, in numbers: nobody but rank 0 asks a resolver, which
-// knows no deadline. Of fixed size, to be broadcast.
+// Numeric address of rank 0: only rank 0 asks a resolver, which knows no deadline. Of fixed size,
+// so that it can be broadcast.
 struct WatchEndpoint {
   std::array<char, 64> host = {};
   std::array<char, 8> port = {};  // empty: rank 0 could not listen
 };
 
-// A host name is resolved by the system's resolver, whose own time limit then
-// applies.
+// A host name is resolved by the system's resolver, whose own time limit then applies.
 Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& endpoint);
 
-// `epoch`: by which strangers are told from ranks. kDeadlineExceeded when the
-// host does not answer.
+// `epoch`: distinguishes ranks from strangers. kDeadlineExceeded when the host does not answer.
 Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::string& epoch,
                                       int rank, Deadline deadline);
 
@@ -50,8 +48,8 @@ struct GreetedRank {
   WatchSocket socket;
 };
 
-// The next rank that connects. Strangers are turned away, and keep nobody past
-// the deadline: kDeadlineExceeded.
+// The next rank that connects. Strangers are turned away and cannot hold up the caller past the
+// deadline: kDeadlineExceeded.
 Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
                                 const std::string& epoch, Deadline deadline);
 

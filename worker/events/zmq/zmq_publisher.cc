@@ -17,7 +17,7 @@ namespace millrace::worker {
 
 namespace {
 
-// What ends a replay, where others have a number: -1.
+// The sequence number that marks the end of a replay: -1.
 constexpr uint64_t kEndOfReplay = ~uint64_t{0};
 
 std::string big_endian(uint64_t number) {
@@ -53,7 +53,7 @@ int64_t num_blocks(const KvEvent& event) {
 
 Result<std::unique_ptr<ZmqPublisher>> ZmqPublisher::open(const ZmqPublisherOptions& options) {
   MR_ASSIGN_OR_RETURN(auto context, make_zmq_context());
-  // As PUB, but for who subscribes being heard of.
+  // XPUB is a PUB that also reports subscriptions.
   MR_ASSIGN_OR_RETURN(auto events, ZmqSocket::open(context.get(), ZMQ_XPUB, kMaxQueued));
   std::unique_ptr<ZmqPublisher> made(
       new ZmqPublisher(options, std::move(context), std::move(events)));
@@ -77,11 +77,12 @@ ZmqPublisher::~ZmqPublisher() {
 }
 
 Result<void> ZmqPublisher::start() {
-  // Whoever subscribes, though it be to what others have subscribed to.
+  // Also report subscriptions to topics to which others already subscribe.
   MR_RETURN_IF_ERROR(events_.set(ZMQ_XPUB_VERBOSE, 1));
   MR_RETURN_IF_ERROR(events_.bind(options_.endpoint));
   if (!options_.replay_endpoint.empty()) {
-    // A whole replay waits for its reader; it ends where more than that would.
+    // The queue holds a whole replay while its reader catches up; the replay ends where more is
+    // needed.
     const int64_t most =
         std::min<int64_t>(options_.buffer_batches, std::numeric_limits<int>::max() - 1);
     MR_ASSIGN_OR_RETURN(auto replays,
@@ -129,7 +130,7 @@ void ZmqPublisher::publish_start(std::vector<KvEvent> events) {
 }
 
 void ZmqPublisher::wake() {
-  // It only fails where the thread has been woken 2^64 - 2 times.
+  // Fails only if the thread has been woken 2^64 - 2 times without running.
   static_cast<void>(eventfd_write(wake_fd_, 1));
 }
 
@@ -160,7 +161,7 @@ void ZmqPublisher::send_new() {
   }
 }
 
-// A byte, 1 for a subscription and 0 for its end, and the topic.
+// A message is a byte, 1 for subscribe and 0 for unsubscribe, and the topic.
 void ZmqPublisher::read_subscriptions() {
   bool is_subscribed = false;
   for (auto parts = events_.receive(); !parts.empty(); parts = events_.receive()) {
@@ -174,7 +175,7 @@ void ZmqPublisher::read_subscriptions() {
   for (const auto& payload : start_) add(payload);
 }
 
-// A REQ client, or a DEALER that sends an empty part first.
+// From a REQ client, or a DEALER that sends an empty part first.
 void ZmqPublisher::serve_replays() {
   for (auto parts = replays_->receive(); !parts.empty(); parts = replays_->receive()) {
     if (parts.size() != 3 || parts[2].size() != sizeof(uint64_t)) {

@@ -1,13 +1,14 @@
 // KV cache events over ZeroMQ as vLLM's engines send them (docs/kv-events.md): a PUB endpoint with
-// messages of topic, sequence number (8 bytes, big-endian) and payload, and a ROUTER endpoint that sends
-// kept ones again to who asks for all from a number on.
+// messages of topic, sequence number (8 bytes, big-endian) and payload, and a ROUTER endpoint that
+// resends the kept messages from a requested number on.
 //
-// Events are encoded by who calls; a thread of the publisher sends them. A subscriber that does not keep
-// up loses messages and sees so by their numbers. Memory is bounded: by the options' buffer, and by
-// kMaxQueued messages for each subscriber.
+// The caller encodes events; a thread of the publisher sends them. A subscriber that does not keep
+// up loses messages, and notices by their numbers. Memory is bounded: by the options' buffer, and
+// by kMaxQueued messages for each subscriber.
 //
-// AllBlocksCleared goes first, and behind it what the group has cached from its start on; and both again to all when somebody
-// subscribes before anything else has been published, since a subscriber that reconnects to a restarted group has missed the first.
+// AllBlocksCleared goes first, followed by what the group has cached from its start on. Both are
+// sent again to all when somebody subscribes before anything else has been published, since a
+// subscriber that reconnects to a restarted group has missed the first ones.
 #pragma once
 
 #include <atomic>
@@ -36,14 +37,14 @@ struct ZmqPublisherOptions {
 
 class ZmqPublisher final : public EventPublisher {
  public:
-  // Messages of 85 KB at most (HeldPages::kMaxStored) that wait for one subscriber.
+  // Most messages, of up to 85 KB each (HeldPages::kMaxStored), that wait for one subscriber.
   static constexpr int kMaxQueued = 1000;
 
-  // Listens. kIo: an endpoint cannot be had; it is named.
+  // Starts to listen. kIo, with the endpoint: it cannot be had.
   static Result<std::unique_ptr<ZmqPublisher>> open(const ZmqPublisherOptions& options);
   ZmqPublisher(const ZmqPublisher&) = delete;
   ZmqPublisher& operator=(const ZmqPublisher&) = delete;
-  // What is not sent yet is lost.
+  // Messages that are not sent yet are lost.
   ~ZmqPublisher() override;
 
   // Each event is a batch of its own. Any thread.
@@ -58,9 +59,9 @@ class ZmqPublisher final : public EventPublisher {
 
   Result<void> start();
   void wake();
-  // Under the lock.
+  // Called under the lock.
   void add(const Payload& payload) { unsent_.push_back(buffer_.add(payload)); }
-  // The thread's.
+  // On the publisher's thread:
   void run();
   void send_new();
   void read_subscriptions();
@@ -76,8 +77,8 @@ class ZmqPublisher final : public EventPublisher {
   std::mutex mutex_;
   BatchBuffer buffer_;
   std::vector<EventBatch> unsent_;  // what publish() leaves for the thread
-  bool at_start_ = true;            // nothing but the start has been published
-  std::vector<Payload> start_;      // until then
+  bool at_start_ = true;            // only the start has been published so far
+  std::vector<Payload> start_;      // kept while at_start_
 
   std::thread thread_;
 };

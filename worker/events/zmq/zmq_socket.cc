@@ -7,7 +7,7 @@ namespace millrace::worker {
 
 namespace {
 
-// Of a subscription, or of a request for a replay.
+// Largest subscription or replay request.
 constexpr int64_t kMaxReceivedBytes = 1024;
 
 Error zmq_error(Errc code, const std::string& what) {
@@ -16,15 +16,15 @@ Error zmq_error(Errc code, const std::string& what) {
 
 using Payload = std::shared_ptr<const std::vector<std::byte>>;
 
-// Called by ZeroMQ, on a thread of its own; tests/tsan.supp names it.
+// Called by ZeroMQ on a thread of its own; tests/tsan.supp names it.
 void let_go_of_payload(void*, void* hint) {
   delete static_cast<Payload*>(hint);
 }
 
-// ZeroMQ holds a reference until the last peer has been sent it.
+// ZeroMQ holds a reference until the message has been sent to the last peer.
 bool init_shared(zmq_msg_t& message, const Payload& payload) {
   auto held = std::make_unique<Payload>(payload);
-  // ZeroMQ does not write to what is sent.
+  // ZeroMQ does not write to the message.
   auto* bytes = const_cast<std::byte*>(payload->data());
   if (zmq_msg_init_data(&message, bytes, payload->size(), let_go_of_payload, held.get()) != 0)
     return false;
@@ -59,7 +59,7 @@ Result<void> ZmqSocket::set(int option, int value) {
 }
 
 Result<void> ZmqSocket::bind(const std::string& endpoint) {
-  // Else "tcp://*" is of IPv4 alone, as in vLLM.
+  // Otherwise "tcp://*" means IPv4 only, as in vLLM.
   if (endpoint.find('[') != std::string::npos) MR_RETURN_IF_ERROR(set(ZMQ_IPV6, 1));
   if (zmq_bind(get(), endpoint.c_str()) == 0) return {};
   return zmq_error(Errc::kIo, endpoint);

@@ -1,5 +1,5 @@
-// A ZeroMQ context and a socket of it: owned, closed at once with whatever it still had to send.
-// A socket belongs to one thread at a time.
+// A ZeroMQ context and a socket. Both are owned and closed at once, with whatever is still to be
+// sent. A socket belongs to one thread at a time.
 #pragma once
 
 #include <zmq.h>
@@ -24,14 +24,14 @@ class ZmqSocket {
   // The context outlives it. `max_queued`: messages that wait for a peer, in each direction.
   static Result<ZmqSocket> open(void* context, int type, int max_queued);
 
-  // kIo, with the endpoint and why.
+  // kIo, with the endpoint and the reason.
   Result<void> bind(const std::string& endpoint);
   Result<void> set(int option, int value);
-  // A message of these parts. The last one, if there is one, is `shared`, which is not copied. Waits for
-  // nothing; false: not sent, where the peer is gone or its queue is full.
+  // Sends a message of these parts. The last part, if given, is `shared`, which is not copied. Does
+  // not wait; false: not sent, because the peer is gone or its queue is full.
   bool send(std::span<const std::string_view> parts,
             const std::shared_ptr<const std::vector<std::byte>>& shared = nullptr);
-  // The parts of a message that is there; empty: none is.
+  // The parts of a message that has arrived; empty: there is none.
   std::vector<std::string> receive();
   void* get() const { return socket_.get(); }
 
