@@ -1,4 +1,4 @@
-// Ranges of addresses, added and taken away piece by piece. Any thread.
+// A set of address ranges, to which pieces are added and removed. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@ namespace millrace {
 
 class AddressRanges {
  public:
-  // Pieces do not overlap.
+  // Pieces must not overlap.
   void add(std::span<const std::byte> piece);
-  // One that was added.
+  // `piece` must have been added.
   void remove(std::span<const std::byte> piece);
-  // Whether pieces that are there have every byte of `bytes`, together where they adjoin.
+  // Whether the pieces in the set cover every byte of `bytes`; adjoining pieces count together.
   bool contain(std::span<const std::byte> bytes) const;
 
  private:

@@ -1,5 +1,5 @@
-// Owner of uninitialised host memory, aligned to 64 bytes or, where it is large, to huge pages,
-// which it asks for: memory that is new costs a page fault each 4 KiB otherwise. Throws
+// Owner of uninitialised host memory, aligned to 64 bytes. Large buffers are aligned to huge pages
+// and ask for them, because new memory otherwise costs a page fault for every 4 KiB. Throws
 // std::bad_alloc as containers do.
 #pragma once
 
@@ -48,7 +48,7 @@ class AlignedBuffer {
 
  private:
   static constexpr size_t kHugePageBytes = size_t{2} << 20;
-  static constexpr int64_t kLargeBytes = int64_t{16} << 20;  // of which one page is little
+  static constexpr int64_t kLargeBytes = int64_t{16} << 20;  // a huge page is a small part of it
 
   void* data_ = nullptr;
   int64_t bytes_ = 0;

@@ -1,5 +1,5 @@
-// MR_CHECK: for broken invariants only, never for input or the network. Always on; prints the
-// values and aborts.
+// MR_CHECK is for broken invariants only, never for input or the network. It is always on, prints
+// the values and aborts.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "common/checksum.h"
 
-// The state of a checksum on the stack needs its definition.
+// Needed to have the state of a checksum on the stack.
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 #if MR_XXHASH_DISPATCH

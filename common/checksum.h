@@ -1,5 +1,5 @@
 // The checksum of a page: XXH3, 64 bits. Chosen over crc32c because it runs at memory speed without
-// special instructions (bench/kvstore) and 2^-64 needs no thought about how many pages there are.
+// special instructions (bench/kvstore), and because at 2^-64 the number of pages does not matter.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace millrace {
 
 uint64_t checksum(std::span<const std::byte> bytes);
-// Of pieces, as if they lay one behind the other.
+// Of pieces, as if they were contiguous.
 uint64_t checksum(std::span<const std::span<std::byte>> pieces);
 
 }  // namespace millrace

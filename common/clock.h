@@ -1,4 +1,4 @@
-// Time as a dependency: everything that waits takes a Deadline, everything that decides by time
+// Time as a dependency: everything that waits takes a Deadline, and everything that decides by time
 // takes a Clock, so that tests move time by hand (tests/support/fake_clock.h) and never sleep.
 #pragma once
 

@@ -25,7 +25,7 @@ constexpr std::string_view dtype_name(DType dtype) {
   }
   return "?";
 }
-// The one of that name; none where there is none.
+// The type with this name; none if there is none.
 constexpr std::optional<DType> find_dtype(std::string_view name) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     if (dtype_name(dtype) == name) return dtype;
@@ -66,8 +66,8 @@ inline BFloat16 to_bfloat16(float x) {
   return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-// Round to nearest even, from 65,520 on to infinity; NaN stays NaN. Without branches, so that loops
-// over it become vectors.
+// Round to nearest even, from 65,520 on to infinity; NaN stays NaN. Has no branches, so that loops
+// over it vectorise.
 inline Float16 to_float16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -81,7 +81,7 @@ inline Float16 to_float16(float x) {
   return {static_cast<uint16_t>(rounded | ((bits >> 16) & 0x8000u))};
 }
 
-// What is left of x in `dtype`.
+// x rounded to `dtype`.
 inline float rounded_to(DType dtype, float x) {
   if (dtype == DType::kFloat32) return x;
   return dtype == DType::kBFloat16 ? to_float(to_bfloat16(x)) : to_float(to_float16(x));

@@ -1,12 +1,12 @@
-// An Errc as a number that never changes meaning: what control messages, page replies and frames
-// carry. 0 is no code and is free for "no error".
+// An Errc as a number that never changes meaning, as control messages, page replies and frames
+// carry it. 0 is not a code and can mean "no error".
 #pragma once
 
 #include "common/result.h"
 
 namespace millrace {
 
-// Numbers that are no code (a newer peer) become kInternal.
+// Unknown numbers (from a newer peer) become kInternal.
 Errc errc_from_wire(int code);
 inline int errc_to_wire(Errc code) {
   return static_cast<int>(code);

@@ -1,6 +1,6 @@
 // Floats of 8 bits: e4m3 without infinities (OCP 8-bit Floating Point Specification, revision 1.0;
-// Micikevicius et al. 2022, "FP8 Formats for Deep Learning"). Bias 7, subnormals, numbers up to 448;
-// 0x7f and 0xff are no number.
+// Micikevicius et al. 2022, "FP8 Formats for Deep Learning"). Bias 7, subnormals, numbers up to
+// 448; 0x7f and 0xff are NaN.
 #pragma once
 
 #include <bit>
@@ -15,9 +15,9 @@ struct Float8 {
 
 inline constexpr float kLargestFloat8 = 448;
 
-// Without branches, as what follows, so that loops over them become vectors: exponent and mantissa
-// moved into a float's place are the number times 2^-120, subnormals included, and the product that
-// undoes this is exact.
+// Like the functions below it has no branches, so that loops over it vectorise. Exponent and
+// mantissa, moved to a float's positions, are the number times 2^-120, subnormals included. The
+// product that undoes this is exact.
 inline float to_float(Float8 x) {
   const uint32_t magnitude = uint32_t{x.bits & 0x7fu} << 20;
   const uint32_t sign = uint32_t{x.bits & 0x80u} << 24;
@@ -26,7 +26,8 @@ inline float to_float(Float8 x) {
   return std::bit_cast<float>(scaled | ((0u - is_nan) & 0x7fc00000u) | sign);
 }
 
-// Round to nearest even; beyond the largest number, infinity included, the largest; NaN stays NaN.
+// Round to nearest even; numbers beyond the largest, infinity included, become the largest; NaN
+// stays NaN.
 inline Float8 to_float8(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -46,16 +47,16 @@ struct Float8Scale {
   float inverse;
 };
 
-// Of numbers whose largest magnitude is `largest`, so that it becomes the largest code. Of those
-// below 2^-100 all codes may be small: their inverse would be no number. An infinite one makes all
-// of them NaN.
+// The scale of numbers whose largest magnitude is `largest`, so that this becomes the largest code.
+// If all are below 2^-100, the codes may be small, because the inverse would overflow. An infinite
+// `largest` makes all of them NaN.
 constexpr Float8Scale float8_scale(float largest) {
   constexpr float kLeast = 0x1p-100f;
   const float magnitude = largest < kLeast ? kLeast : largest;
   return {.scale = magnitude / kLargestFloat8, .inverse = kLargestFloat8 / magnitude};
 }
 
-// Codes of `count` numbers under the scale of their largest, which is returned. NaN stays where it is.
+// Codes of `count` numbers with the scale of their largest, which is returned. NaN stays NaN.
 inline float quantize_float8(const float* x, int64_t count, Float8* codes) {
   float largest = 0;
   for (int64_t i = 0; i < count; ++i) {

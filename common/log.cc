@@ -9,7 +9,7 @@ namespace millrace {
 
 std::optional<spdlog::level::level_enum> parse_log_level(const std::string& word) {
   const auto level = spdlog::level::from_str(word);
-  // spdlog has "off" for what it does not know.
+  // spdlog returns "off" for unknown words.
   if (level == spdlog::level::off && word != "off") return std::nullopt;
   return level;
 }

@@ -12,12 +12,12 @@ namespace millrace {
 
 inline constexpr std::string_view kLogLevels = "trace, debug, info, warn, error, critical, off";
 
-// None when `word` is none of kLogLevels.
+// None if `word` is not one of kLogLevels.
 std::optional<spdlog::level::level_enum> parse_log_level(const std::string& word);
 
-// `process_name` heads every line ("worker/3"), after the time in UTC. The level comes from
-// MILLRACE_LOG, default info, also where it says something else than a level. Lines go to stderr:
-// stdout belongs to results.
+// `process_name` follows the time (UTC) at the head of every line ("worker/3"). MILLRACE_LOG sets
+// the level; it is info by default, and if MILLRACE_LOG is not a level. Lines go to stderr: stdout
+// belongs to results.
 void init_logging(const std::string& process_name);
 
 }  // namespace millrace

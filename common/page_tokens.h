@@ -1,4 +1,4 @@
-// The size of a page, on which kernels, the store and whoever pulls pages agree.
+// The size of a page, on which the kernels, the store and those who pull pages must agree.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Text that somebody else wrote, as messages show it.
+// Shows text from elsewhere in messages.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-// In double quotes; what is not printable ASCII as \n or \xNN, so that it can do nothing to a
-// terminal, a log line or a JSON document; cut when long.
+// In double quotes, with anything but printable ASCII as \n or \xNN, so that it cannot affect a
+// terminal, a log line or a JSON document. Long text is cut.
 std::string quoted(std::string_view text);
 
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Identifiers that must not be guessed or met twice: leases, epochs, requests.
+// Identifiers that cannot be guessed and never repeat: leases, epochs, requests.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Result<T>: a value or an Error. What every operation returns whose failure is an expected outcome
-// (a peer gone, a deadline passed, a file that lies, a pool that is full). Broken invariants are
+// Result<T>: a value or an Error. Every operation whose failure is an expected outcome (a peer is
+// gone, a deadline passed, a file is invalid, a pool is full) returns one. Broken invariants are
 // MR_CHECK (common/check.h); vendor failures that leave the process unusable throw.
 //
 //   Result<Config> parse(std::string_view text) {
@@ -21,9 +21,8 @@
 
 namespace millrace {
 
-// What the receiver of an error can do about it; the HTTP status and "may I retry" follow from it
-// (protocol/errc.h). One small set for the whole tree: the detail is in Error::reason and
-// Error::message.
+// What the receiver of an error can do about it. The HTTP status and whether to retry follow from
+// it (protocol/errc.h). One small set for the whole tree; Error::message has the details.
 enum class Errc {
   kInvalidArgument = 1,   // the request is wrong and will stay wrong
   kUnsupported = 2,       // well formed, but not something this build or model can do

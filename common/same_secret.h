@@ -1,5 +1,5 @@
-// Whether two texts are the same, in a time that depends on their lengths alone: for what lets its
-// holder in, where a comparison that ends early would tell how much of a guess was right.
+// Whether two texts are the same, in a time that depends only on their lengths. For secrets that
+// give access: a comparison that ends early would tell how much of a guess was right.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace millrace {
 
 inline bool same_secret(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
-  // Volatile, so that the compiler does not find an early end of its own.
+  // Volatile, so that the compiler does not add an early end of its own.
   volatile unsigned char differs = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     differs = static_cast<unsigned char>(differs | (a[i] ^ b[i]));

@@ -1,5 +1,5 @@
-// Where a page is: the tiers of a KV store, from the fastest on. The numbers are those of the wire
-// (protocol/kv_messages.proto).
+// Where a page is: the tiers of a KV store, from the fastest to the slowest. The numbers are those
+// of the wire (protocol/kv_messages.proto).
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@ enum class Tier : uint8_t { kDevice = 0, kHost = 1, kDisk = 2 };
 inline constexpr std::array kTiers = {Tier::kDevice, Tier::kHost, Tier::kDisk};
 inline constexpr int kNumTiers = static_cast<int>(kTiers.size());
 
-// A number that a newer peer made up counts as the slowest.
+// An unknown number, from a newer peer, counts as the slowest tier.
 constexpr Tier tier_from_wire(uint32_t number) {
   return number < kTiers.size() ? kTiers[number] : kTiers.back();
 }
 
-// As manifests and metrics name it: "device", "host", "disk".
+// The tier's name in manifests and metrics: "device", "host", "disk".
 constexpr std::string_view tier_name(Tier tier) {
   switch (tier) {
     case Tier::kDevice:
@@ -30,7 +30,7 @@ constexpr std::string_view tier_name(Tier tier) {
   return "?";
 }
 
-// A value of each tier.
+// One value for each tier.
 template <typename Value>
 class PerTier {
  public:

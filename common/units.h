@@ -1,4 +1,4 @@
-// Sizes in and out of text: "64MiB" <-> 67108864.
+// Converts sizes to and from text: "64MiB" <-> 67108864.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,7 @@ double tail_s(const PullTimeline& timeline, TimePoint done_at) {
   return std::max(0.0, seconds(tail));
 }
 
-// What all ranks of a node share.
+// State shared by all ranks of a node.
 struct Node {
   comm::Transport& transport;
   kvclient::PullClient& client;
@@ -54,7 +54,7 @@ struct Node {
   std::atomic<int> num_loaded = 0;  // ranks
 };
 
-// One rank from pulling to the last token.
+// One rank, from the pull to the last token.
 class RankRun {
  public:
   RankRun(Node& node, comm::Communicator& tp, comm::Communicator& alone)
@@ -62,7 +62,7 @@ class RankRun {
 
   Result<DecodeReport> run() {
     MR_RETURN_IF_ERROR(make_device());
-    // A model is loaded while the prompt is computed, or before.
+    // A model can be loaded while the prompt is computed, or before.
     const auto known = node_.feed->wait_for_manifest(Deadline::after(Duration::zero()));
     if (!known.ok()) MR_RETURN_IF_ERROR(load_ahead());
     MR_RETURN_IF_ERROR(wait_for_manifest());
@@ -81,7 +81,7 @@ class RankRun {
     return {};
   }
 
-  // Of what a cache is to be in, or is likely to be: the model's own type.
+  // Loads for the dtype that the cache has or is likely to have: the model's own.
   Result<void> load_ahead() {
     MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(node_.options.model_directory));
     DType cached = node_.options.cache_dtype.value_or(stored);
@@ -115,9 +115,9 @@ class RankRun {
     return {};
   }
 
-  // What this node computes in beside a cache of this type.
+  // The dtype in which this node computes with a cache of this dtype.
   DType dtype_beside(DType cached) const {
-    // Where the cache is float16, which a CPU has no products of, float32 holds its weights exactly.
+    // If the cache is float16, for which a CPU has no products, float32 holds its weights exactly.
     return node_.options.gpu || cached == DType::kBFloat16 ? cached : DType::kFloat32;
   }
 
@@ -125,7 +125,7 @@ class RankRun {
     if (!node_.options.gpu || !manifest_->is_float8()) {
       return dtype_beside(read_dtype(*manifest_));
     }
-    // 8-bit floats do not say what they were computed in; a GPU computes in 16 bits.
+    // 8-bit floats do not tell in which dtype they were computed; a GPU computes in 16 bits.
     MR_ASSIGN_OR_RETURN(const DType stored, model::stored_dtype(node_.options.model_directory));
     return stored == DType::kFloat32 ? DType::kBFloat16 : stored;
   }
@@ -317,7 +317,7 @@ Result<DecodeReport> decode(comm::Transport& transport,
       });
     }
   }
-  // What made the first rank fail says more than what the others saw of it.
+  // The first failed rank's own error says more than what the others saw of it.
   for (const auto& report : reports) {
     if (!report.ok() && report.error().code != Errc::kPeerLost) return report.error();
   }

@@ -64,7 +64,7 @@ Result<void> DeviceCache::wait(DecodeStart start, Deadline deadline) {
                     .num_kv_heads = parts_.weights->shard.num_kv_heads},
                    deadline);
   fill_.emplace(*host_, num_layers, deadline_);
-  // Beside a prefill there is room for pages; behind it digests come first.
+  // During a prefill pages can come at the same time; after it, digests come first.
   const bool is_done = parts_.feed->layers_ready() == num_layers;
   if (!is_done) fill_->start();
   int32_t num_filled = 0;
@@ -84,7 +84,7 @@ Result<void> DeviceCache::wait(DecodeStart start, Deadline deadline) {
   return {};
 }
 
-// Its digests, and which of the pages that are kept are hot.
+// Takes a layer's digests, and decides which of the kept pages are hot.
 Result<void> DeviceCache::take_layer(int32_t layer, const LayerSummary& summary) {
   const int32_t first_head = parts_.weights->shard.first_kv_head;
   const auto num_pages = parts_.manifest->num_pages();

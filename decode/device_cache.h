@@ -1,6 +1,7 @@
-// A handed-over cache beside a GPU: digests and as many pages as have slots in its memory, all pages in
-// page-locked memory of the host, and what has not come yet in the ranks' tiers. Pages in 8-bit floats stay
-// such. What nobody has asked for comes as well, from the first layer that is there on.
+// A handed-over cache for a GPU. Digests, and as many pages as there are slots, are in the GPU's
+// memory; all pages are in page-locked memory of the host; those that have not come yet are in the
+// ranks' tiers. Pages in 8-bit floats stay so. Pages that nobody has asked for come as well,
+// starting with the first layer that is ready.
 #pragma once
 
 #include <memory>
@@ -26,13 +27,13 @@ class DeviceCache {
     const model::ModelWeights* weights = nullptr;  // in the device's memory
     kernels::Device* device = nullptr;             // a GPU
   };
-  // All parts outlive it. `memory`: of the device's allocate_host, for pages; where it is less than they take,
-  // more is allocated. kUnsupported: shapes that the kernels do not take.
+  // All parts outlive it. `memory`: from the device's allocate_host, for pages; if it is too small
+  // for them, more is allocated. kUnsupported: shapes that the kernels do not support.
   static Result<std::unique_ptr<DeviceCache>> open(const Parts& parts,
                                                    const ProgressiveOptions& options,
                                                    double hot_share, Deadline deadline,
                                                    kernels::HostBuffer memory = {});
-  // Until decoding may begin (DecodeStart). On the device's thread.
+  // Waits until decoding may begin (DecodeStart). On the device's thread.
   Result<void> wait(DecodeStart start, Deadline deadline);
   // After wait().
   DevicePrompt& prompt() { return *prompt_; }

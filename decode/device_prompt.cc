@@ -10,7 +10,7 @@ namespace millrace::decode {
 
 namespace {
 
-// Of a kv head: what a step asks for first while pages are still coming.
+// Pages of a kv head that a step asks for first while pages are still coming.
 constexpr int64_t kFirstPages = 64;
 
 }  // namespace
@@ -28,7 +28,7 @@ Result<DevicePrompt> DevicePrompt::create(kernels::DevicePages& pages, kernels::
 void DevicePrompt::begin_layer(int32_t layer, const float* hidden, int32_t position) {
   pages_->begin_layer(layer);
   if (!queries_ || host_ != nullptr || layer + 1 == weights_->config.num_layers) return;
-  if (weights_->config.window(layer + 1) != 0) return;  // its pages are no question
+  if (weights_->config.window(layer + 1) != 0) return;  // a window's pages are known
   queries_->begin_token(position, num_tokens_);
   pages_->foresee(layer + 1, queries_->of_layer(layer + 1, hidden));
 }
@@ -54,7 +54,7 @@ Result<void> DevicePrompt::attend(const Step& step, Deadline deadline) {
 Result<void> DevicePrompt::attend_to_what_comes(kernels::DevicePages::Step step,
                                                 Deadline deadline) {
   MR_ASSIGN_OR_RETURN(const auto order, pages_->order(step, deadline));
-  // All of a window.
+  // For a window, all of its pages.
   step.max_pages = step.first_token > 0 ? ceil_div(num_tokens_, kPageTokens) : kFirstPages;
   for (;; step.max_pages *= 2) {
     std::vector<kvclient::PageName> names;

@@ -1,6 +1,7 @@
-// A prompt whose pages lie beside a device (kernels/pages/device_pages.h), as a generator on that device
-// sees it: no host waits within a token, once all pages are there. Until then the host has the order of each
-// layer's pages, brings the first of them, and more where they were not enough.
+// A prompt whose pages lie in host memory for a device (kernels/pages/device_pages.h), as a
+// generator on that device sees it. Once all pages are there, the host does not wait within a
+// token. Until then the host gets the order of each layer's pages, brings the first of them, and
+// more if those were not enough.
 #pragma once
 
 #include <optional>
@@ -14,8 +15,9 @@ namespace millrace::decode {
 
 class DevicePrompt final : public model::PromptAttention {
  public:
-  // All outlive it. `ahead`: the device that `pages` was given to foresee on; null: nothing is foreseen.
-  // `host`: where pages still come; null: all are there, and DevicePages::complete() was called.
+  // All arguments outlive it. `ahead`: the device on which `pages` was told to predict; null: no
+  // predictions. `host`: where pages still arrive; null: all are there, and DevicePages::complete()
+  // was called.
   static Result<DevicePrompt> create(kernels::DevicePages& pages, kernels::Device* ahead,
                                      const model::ModelWeights& weights, int64_t num_tokens,
                                      HostPages* host = nullptr);
@@ -31,13 +33,13 @@ class DevicePrompt final : public model::PromptAttention {
   Result<void> attend_to_what_comes(kernels::DevicePages::Step step, Deadline deadline);
 
   kernels::DevicePages* pages_;
-  HostPages* host_;  // null: has all
+  HostPages* host_;  // null: all pages are there
   const model::ModelWeights* weights_;
   int64_t num_tokens_;
   std::optional<NextQueries> queries_;
 };
 
-// What a rank's pages are for the kernels.
+// The shape of a rank's pages for the kernels.
 kernels::DevicePagesShape device_pages_shape(const model::ModelWeights& weights,
                                              int64_t num_tokens);
 

@@ -10,11 +10,11 @@ namespace {
 
 using kvclient::PageName;
 
-// A reply of digests is that of some megabytes of pages.
+// A reply of this many digests is as large as one of some megabytes of pages.
 constexpr int32_t kDigestsPerRequest = 1024;
-// Small enough for what is needed not to wait long behind it.
+// Small enough that needed pages do not wait long behind it.
 constexpr int64_t kFillBytes = 1 << 20;
-// Between looks at whether the intake is to end, while it waits for a layer.
+// How often, while waiting for a layer, the intake checks whether it is to end.
 constexpr std::chrono::milliseconds kWaitStep{200};
 
 }  // namespace
@@ -78,7 +78,7 @@ void PageIntake::enter(Stage stage) {
   changed_.notify_all();
 }
 
-// Digests of what is there come before pages: decoding can begin without those.
+// Digests of ready layers come before pages, because decoding can begin without the pages.
 Result<void> PageIntake::run() {
   int32_t next = 0;  // layer
   bool room = true;

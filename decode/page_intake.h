@@ -1,6 +1,6 @@
-// What comes to a decode rank before it asks for pages: the digests of each layer once the layer is
-// there, then the pages that carry most attention, then all others as far as there is room. A thread
-// of its own, which goes on behind decoding.
+// Brings a decode rank what it needs before it asks for pages: each layer's digests once the layer
+// is ready, then the pages that carry the most attention, then all others as far as there is room.
+// It has a thread of its own, which continues during decoding.
 #pragma once
 
 #include <condition_variable>
@@ -19,15 +19,15 @@
 
 namespace millrace::decode {
 
-// When decoding begins: kNeed, once there are the digests of all layers, pages come when first
-// needed and behind; kHot, once the hot lists are there too; kWhole, once all pages are, or the
-// pool is full.
+// When decoding begins. kNeed: once the digests of all layers have come; pages come when first
+// needed, and in the background. kHot: once the hot lists have come too. kWhole: once all pages
+// have come, or the pool is full.
 enum class DecodeStart { kNeed, kHot, kWhole };
 
 struct IntakeTimes {
   TimePoint began;
-  double digests_s = 0, hot_s = 0, whole_s = 0;  // from then on; 0: not yet
-  int64_t digest_bytes = 0;                      // and scores
+  double digests_s = 0, hot_s = 0, whole_s = 0;  // since `began`; 0: not yet
+  int64_t digest_bytes = 0;                      // of digests and scores
   int64_t hot_pages = 0;                         // on the hot lists
 };
 
@@ -40,13 +40,13 @@ class PageIntake {
     kvclient::HandoverFeed* feed = nullptr;
     PageDigests* digests = nullptr;
     PagePool* pool = nullptr;
-    ProgressiveAttention* attention = nullptr;  // is told how many pages to expect: the hot ones
+    ProgressiveAttention* attention = nullptr;  // told how many pages to expect: the hot ones
   };
   PageIntake(const Parts& parts, const CacheShape& shape, double hot_share, Deadline deadline);
-  // Ends with the batch that is under way.
+  // Ends after the batch under way.
   ~PageIntake();
 
-  // Until decoding may begin; an error is that of whatever failed before.
+  // Waits until decoding may begin. An error is that of whatever failed before.
   Result<void> wait(DecodeStart start, Deadline deadline);
   IntakeTimes times() const;
 
@@ -59,7 +59,7 @@ class PageIntake {
   Result<void> run();
   Result<void> take_layer(int32_t layer);
   Result<void> take_scores(int32_t layer);
-  // A batch of it; whether there was room.
+  // Brings one batch; returns whether there was room.
   Result<bool> fill(Hot& hot);
   Result<void> fill_rest();
   void enter(Stage stage);

@@ -8,7 +8,7 @@ namespace millrace::decode {
 
 namespace {
 
-// A kv head's: a portion that is computed and one that comes.
+// For each kv head: a portion being computed and one on its way.
 constexpr int64_t kLeastPages = 8;
 
 std::shared_ptr<const PageRule> rule_of(const ProgressiveOptions& options) {

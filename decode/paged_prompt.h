@@ -1,5 +1,5 @@
-// A handed-over cache of which a decode rank holds what fits, attended progressively: pool, digests,
-// what comes ahead, and the attention over them, as a generator sees it.
+// A handed-over cache attended progressively, of which a decode rank holds what fits: the pool, the
+// digests, what comes ahead, and the attention over them, as a generator sees it.
 #pragma once
 
 #include <memory>
@@ -17,15 +17,15 @@ namespace millrace::decode {
 
 struct ProgressiveOptions {
   double mass = 0.98;              // of each head's attention, in each layer; above 0, at most 1
-  bool proven = false;             // by BoundRule, else CalibratedRule
+  bool proven = false;             // true: BoundRule, false: CalibratedRule
   int64_t pages_memory_bytes = 0;  // of a rank; 0: room for all its pages
-  // On a GPU: page-locked memory of the host for all pages, taken before there is a prompt; 0: once it is known
-  // how many there are.
+  // On a GPU: page-locked memory of the host for all pages, taken before there is a prompt. 0:
+  // taken once the number of pages is known.
   int64_t host_memory_bytes = 0;
   bool predict = true;
   DecodeStart start = DecodeStart::kNeed;
   Eviction eviction = Eviction::kLeastUsed;
-  // Instead of mass and proven.
+  // Replaces `mass` and `proven`.
   std::shared_ptr<const PageRule> rule = {};
 };
 
@@ -37,7 +37,7 @@ struct ProgressiveReport {
   LookaheadStats lookahead;
   IntakeTimes intake;
 
-  // Of another rank.
+  // Adds another rank's report.
   void add(const ProgressiveReport& other);
 };
 
@@ -51,12 +51,12 @@ class PagedPrompt final : public model::PromptAttention {
     const model::ModelWeights* weights = nullptr;
     int num_threads = 1;
   };
-  // Begins to take in what there is. All parts outlive it. kInvalidArgument: too little memory.
+  // Begins to take in pages. All parts outlive it. kInvalidArgument: too little memory.
   static Result<std::unique_ptr<PagedPrompt>> open(const Parts& parts,
                                                    const ProgressiveOptions& options,
                                                    double hot_share, Deadline deadline);
 
-  // Until decoding may begin.
+  // Waits until decoding may begin.
   Result<void> wait(Deadline deadline);
 
   void begin_layer(int32_t layer, const float* hidden, int32_t position) override;

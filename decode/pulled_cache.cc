@@ -15,13 +15,13 @@ namespace {
 
 using kvclient::HandoverFeed;
 
-// Slabs hold the tokens of a head side by side; a pull knows them as blocks of this many.
+// Slabs hold the tokens of a head contiguously; a pull sees them as blocks of this size.
 constexpr int32_t kBlockTokens = 64;
 
-// Notes how much of a pull is here when its feed enters a stage.
+// Records how much of a pull has come when its feed enters a stage.
 class StageNotes {
  public:
-  // `before_start`: the feed's stage when nothing was asked for yet.
+  // `before_start`: the feed's stage before anything was asked for.
   StageNotes(HandoverFeed& feed, const kvclient::Pull& pull, HandoverFeed::Stage before_start)
       : listener_(std::make_shared<const std::function<void()>>(
             [notes = notes_, &feed, &pull] { note(*notes, feed, pull); })) {
@@ -36,7 +36,7 @@ class StageNotes {
     notes_->over = true;
   }
 
-  // What came after the end counts as before a stage that is yet to come.
+  // If a stage has not been entered by now, all bytes count as having come before it.
   void write(PullTimeline& timeline, int64_t all_bytes) {
     const std::lock_guard lock(notes_->mutex);
     timeline.bytes_while_computing = notes_->while_computing.value_or(all_bytes);
@@ -180,7 +180,7 @@ void PulledCache::close_holes(const kvclient::Manifest& manifest, const model::S
                         .positions = {}});
     }
   }
-  // Where the positions are does not change any more.
+  // The positions no longer move in memory.
   for (size_t i = 0; i < heads_.size(); ++i) heads_[i].positions = positions_[i];
   slabs_.clear();
 }

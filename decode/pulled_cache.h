@@ -1,5 +1,5 @@
 // A handed-over KV cache in the memory of one decode rank: the kv heads of its tensor-parallel
-// shard, all tokens, or of a cache that is kept in part those that there are.
+// shard, for all tokens; if the cache is kept in part, only the pages that exist.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@
 
 namespace millrace::decode {
 
-// How a pull lay in time beside the prefill. Bytes count once they are here and checked.
+// Times of a pull relative to the prefill. Bytes count once they are here and checked.
 struct PullTimeline {
   TimePoint began, complete;
-  double hot_s = 0;  // from its beginning until the hot lists of all layers were there
+  double hot_s = 0;                   // from `began` until the hot lists of all layers had come
   int64_t bytes_while_computing = 0;  // before the event of the last layer
   int64_t bytes_before_done = 0;
 };
@@ -27,27 +27,27 @@ class PulledCache {
     kvclient::PullOrder of_pages = kvclient::PullOrder::kPosition;
     double hot_share = kvclient::kDefaultHotShare;
   };
-  // Pulls every page that there is of the shard's kv heads, each layer once `feed` says that it is there.
+  // Pulls all existing pages of the shard's kv heads, each layer once `feed` says that it is ready.
   // `device` outlives the cache; its memory must be the host's.
   static Result<PulledCache> pull(kvclient::PullClient& client, const kvclient::Manifest& manifest,
                                   const std::shared_ptr<kvclient::HandoverFeed>& feed,
                                   const model::ShardShape& shard, kernels::Device& device,
                                   const Order& order, Deadline deadline);
 
-  // One a layer, in position order; none of a cache that is kept in part.
+  // One per layer, in position order; empty for a cache that is kept in part.
   const std::vector<kernels::KvSlab>& slabs() const { return slabs_; }
-  // Of a cache that is kept in part: [layers, kv heads].
+  // For a cache that is kept in part: [layers, kv heads].
   const std::vector<model::PromptHead>& heads() const { return heads_; }
   const PullTimeline& timeline() const { return timeline_; }
   const kvclient::PullStats& stats() const { return stats_; }
-  // XXH3-64 over the checksums of K and V, layer by layer: of a cache that is kept in part the rows that
-  // there are, side by side by kv head, then zeros.
+  // XXH3-64 over the checksums of K and V, layer by layer. For a cache that is kept in part, over
+  // the rows that exist, contiguous by kv head, then zeros.
   uint64_t checksum() const;
 
  private:
   Result<void> allocate(const kvclient::Manifest& manifest, const model::ShardShape& shard,
                         kernels::Device& device);
-  // Moves the rows of the pages that there are to the front of each kv head.
+  // Moves the rows of existing pages to the front of each kv head.
   void close_holes(const kvclient::Manifest& manifest, const model::ShardShape& shard);
   kvclient::PullRequest request(const kvclient::Manifest& manifest, const model::ShardShape& shard);
 

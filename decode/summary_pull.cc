@@ -8,11 +8,11 @@ namespace millrace::decode {
 
 namespace {
 
-// Connections. What has come and is not taken is bounded by them, too.
+// Number of connections. It also bounds the layers that have come and are not taken.
 constexpr int32_t kThreads = 8;
-// A reply of digests is that of some megabytes of pages.
+// A reply of this many digests is as large as one of some megabytes of pages.
 constexpr int32_t kDigestsPerRequest = 1024;
-// Between looks at whether a thread is to end, while it waits for a layer.
+// How often, while waiting for a layer, a thread checks whether it is to end.
 constexpr std::chrono::milliseconds kWaitStep{200};
 
 }  // namespace

@@ -1,8 +1,8 @@
-// What a decode rank knows of a cache before it has a page: scores and digests, layer after layer. Pulled by
-// several threads, a layer each, ahead of who takes them: 0.8 GB for 131,072 tokens of an 8B model, whose
-// digests one connection brings in some 1.5 s.
+// What a decode rank knows of a cache before it has a page: scores and digests, layer after layer.
+// Several threads pull them, a layer each, ahead of the taker: they are 0.8 GB for 131,072 tokens
+// of an 8B model, whose digests one connection brings in some 1.5 s.
 //
-// One thread takes.
+// Only one thread takes.
 #pragma once
 
 #include <condition_variable>
@@ -21,14 +21,14 @@
 namespace millrace::decode {
 
 struct LayerSummary {
-  std::vector<float> scores;  // [kv heads, pages]; 0 of pages that are not kept
+  std::vector<float> scores;  // [kv heads, pages]; 0 for pages that are not kept
   std::vector<std::vector<float>>
       digests;  // by kv head: [pages, 3, head_dim], checked (PageDigests)
 };
 
 class SummaryPull {
  public:
-  // Of kv heads [first_kv_head, first_kv_head + num_kv_heads) of the model. All outlive it.
+  // For kv heads [first_kv_head, first_kv_head + num_kv_heads) of the model. All parts outlive it.
   struct Parts {
     comm::Transport* transport = nullptr;
     const kvclient::Manifest* manifest = nullptr;  // has passed check_manifest
@@ -37,10 +37,10 @@ class SummaryPull {
     int32_t num_kv_heads = 0;
   };
   SummaryPull(const Parts& parts, Deadline deadline);
-  // Ends with the layers that are under way, or that are waited for in the feed: at the deadline at last.
+  // Ends after the layers under way or waited for in the feed; at the deadline at the latest.
   ~SummaryPull();
 
-  // The next layer's, once it is there. What failed first fails all that follow.
+  // The next layer's summary, once it has come. The first failure fails all later calls.
   Result<LayerSummary> take();
 
  private:

@@ -7,7 +7,7 @@ namespace millrace::kvclient {
 namespace {
 
 constexpr std::string_view kTransportName = "device-pool";
-constexpr uint64_t kAlign = 16;  // of PooledPage
+constexpr uint64_t kAlign = 16;  // of PooledPage::offset
 
 }  // namespace
 

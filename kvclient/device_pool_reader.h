@@ -1,5 +1,5 @@
-// Has a device copy pages out of the device pools of ranks on its host, for one thread of a client. The device
-// checks each page on its way, and writes none that is not what its rank wrote.
+// Has a device copy pages out of the device pools of ranks on its host, for one thread of a client.
+// The device checks each page on the way, and writes none that is not what its rank wrote.
 #pragma once
 
 #include <span>
@@ -12,9 +12,9 @@ namespace millrace::kvclient {
 
 class DevicePoolReader {
  public:
-  // The pages of the answer that lie in the rank's device pool go to `places`, of the lane's device. Returns the
-  // others, and those that were wrong. `sink`: what `places` has for rows that nobody wants. An error is
-  // the device's.
+  // Pages of the answer that lie in the rank's device pool go to `places`, in the memory of the
+  // lane's device. Returns the other pages, and those that were corrupt. `sink`: the memory that
+  // `places` uses for rows that nobody wants. An error is the device's.
   Result<std::vector<PlacedRun>> read(const PlaceClient::Answer& answer, const PagePlaces& places,
                                       std::span<const std::byte> sink, DeviceLane& lane,
                                       PullOutcome& outcome);
@@ -23,7 +23,7 @@ class DevicePoolReader {
   void add(const PlacedRun& placed, size_t index, const PagePlaces& places,
            std::span<const std::byte> sink);
 
-  std::vector<size_t> indices_;  // in the run, of pages_
+  std::vector<size_t> indices_;  // of pages_, in the run
   std::vector<PooledPage> pages_;
   std::vector<DevicePiece> pieces_;
   Pieces page_pieces_;

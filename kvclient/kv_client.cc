@@ -11,7 +11,7 @@ namespace millrace::kvclient {
 
 namespace {
 
-// Before a rank is asked again that had no memory to read into: a few replies' time.
+// Pause before a rank that had no memory to read into is asked again: the time of a few replies.
 constexpr std::chrono::milliseconds kFullPause{20};
 
 }  // namespace
@@ -178,7 +178,7 @@ Result<std::vector<float>> KvClient::pull_digests(int32_t layer, int32_t kv_head
   MR_RETURN_IF_ERROR(check_range(layer, kv_head, first_page, count));
   const size_t page_floats = size_t{3} * static_cast<size_t>(manifest_.layout.head_dim);
   std::vector<float> digests(static_cast<size_t>(count) * page_floats);
-  // By rank, whose stripes are many.
+  // Grouped by rank, because each rank has many stripes.
   std::map<int, std::vector<int64_t>> pages_of_shard;
   const ShardSpans& spans = this->spans(kv_head);
   for (int64_t page = first_page; page < first_page + count; ++page) {
@@ -236,7 +236,7 @@ Result<std::vector<float>> KvClient::pull_scores(int32_t first_layer, int32_t nu
   return scores;
 }
 
-// A layer at a time, which fits a reply at any length.
+// One layer at a time, because a layer fits a reply at any prompt length.
 Result<void> KvClient::add_scores(const PullLane& lane, const PullPart& part,
                                   std::vector<float>& scores, Deadline deadline) {
   const auto& shard = manifest_.shards[static_cast<size_t>(lane.shard)];

@@ -1,13 +1,13 @@
 // Reads a handed-over KV cache by (layer, kv head, page range), one call after the other: for tools
-// and tests. PullClient is the one that is fast. Which rank serves a page follows from the manifest,
-// whatever the tensor-parallel degree on either side.
+// and tests. PullClient is the fast one. The manifest says which rank serves a page, whatever the
+// tensor-parallel degree on either side.
 //
 //   auto client = KvClient(transport, manifest, {});
 //   client.pull(layer, kv_head, 0, client.num_pages(), destination, Deadline::after(10s));
 //
-// Every page is checked against the checksum taken when it was written; one that differs is fetched
-// again, up to `max_refetches` times, then kCorrupt. A rank that has no memory to read pages for
-// one more reader is asked again until the deadline. One thread at a time.
+// Every page is checked against the checksum taken when it was written. A page that differs is
+// fetched again, up to `max_refetches` times, then kCorrupt. A rank that has no memory to read
+// pages for one more reader is asked again until the deadline. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -44,18 +44,18 @@ class KvClient {
 
   // Pages [first_page, first_page + num_pages) of one layer and kv head, in order, into
   // `destination` (num_pages * page_bytes()). Errors: kInvalidArgument (outside the manifest),
-  // kNotFound (lease over or foreign; a page that is not kept), kUnavailable (not there yet), kCorrupt, kPeerLost,
-  // kExhausted (to the end), kDeadlineExceeded.
+  // kNotFound (lease over or foreign; a page that is not kept), kUnavailable (not there yet),
+  // kCorrupt, kPeerLost, kExhausted (until the deadline), kDeadlineExceeded.
   Result<std::vector<PulledPage>> pull(int32_t layer, int32_t kv_head, int64_t first_page,
                                        int64_t num_pages, std::span<std::byte> destination,
                                        Deadline deadline);
-  // The pages' digests instead: [num_pages, 3, head_dim] float32 (min, max, radius); 0 of pages that are
-  // not kept.
+  // The pages' digests instead: [num_pages, 3, head_dim] float32 (min, max, radius); 0 for pages
+  // that are not kept.
   Result<std::vector<float>> pull_digests(int32_t layer, int32_t kv_head, int64_t first_page,
                                           int64_t num_pages, Deadline deadline);
 
-  // Scores of all pages of these layers and kv heads, kept or not: [num_layers, num_kv_heads, num_pages()]. The
-  // hot list follows from them (order/hot_list.h).
+  // Scores of all pages of these layers and kv heads, kept or not: [num_layers, num_kv_heads,
+  // num_pages()]. The hot list follows from them (order/hot_list.h).
   Result<std::vector<float>> pull_scores(int32_t first_layer, int32_t num_layers,
                                          int32_t first_kv_head, int32_t num_kv_heads,
                                          Deadline deadline);
@@ -63,7 +63,7 @@ class KvClient {
   const PullStats& stats() const { return stats_; }
 
  private:
-  struct Run {  // pages on one rank, consecutive where none are named
+  struct Run {  // pages on one rank; consecutive unless named
     const Shard* shard = nullptr;
     int64_t first_page = 0;
     int64_t num_pages = 0;
@@ -81,7 +81,7 @@ class KvClient {
   Result<void> fetch_checked(const Run& run, int32_t layer, int32_t kv_head,
                              std::span<std::byte> destination, std::vector<PulledPage>& pages,
                              Deadline deadline);
-  // Those of one rank, into `scores` of `part`.
+  // Adds one rank's scores to `scores`, which covers `part`.
   Result<void> add_scores(const PullLane& lane, const PullPart& part, std::vector<float>& scores,
                           Deadline deadline);
   Result<std::vector<float>> fetch_scores(const Shard& shard, const HeadBlock& heads,

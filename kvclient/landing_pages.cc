@@ -25,7 +25,7 @@ void LandingPages::landed(const comm::ReplyHead& reply, int64_t num_bytes) {
   if (pages_.empty()) {
     auto answer = read_page_reply(reply, "", *run_, run_->num_pages * page_bytes_);
     if (!answer.ok()) {
-      end();  // whoever called reads it too, and says what is wrong with it
+      end();  // the caller reads it too, and reports the error
       return;
     }
     pages_ = std::move(answer->pages);

@@ -1,5 +1,5 @@
-// The pages of a reply that is still coming: each is taken as soon as the transport tells that it is
-// there, while a processor's cache has it, instead of all of them after the last.
+// The pages of a reply that is still arriving: each page is taken as soon as the transport reports
+// that it is there, while it is in a processor's cache, instead of all pages after the last.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,18 @@ namespace millrace::kvclient {
 
 class LandingPages final : public comm::PayloadObserver {
  public:
-  // Whether the page, by its index in the run, is what its rank wrote: then it needs no other look.
+  // Returns whether the page (index in the run) is what its rank wrote; then it is not looked at
+  // again.
   using Take = std::function<bool(int64_t index, const PulledPage& page)>;
 
-  // Of the replies from here to end(); `run` outlives them.
+  // Observes the replies from here to end(); `run` outlives them.
   void begin(const PageRun& run, int64_t page_bytes, Take take);
   void end() { run_ = nullptr; }
-  // The same pages will come once more, from the first on. After end(): nothing.
+  // The same pages will come again, from the first one. After end() it does nothing.
   void restart();
   void landed(const comm::ReplyHead& reply, int64_t num_bytes) override;
 
-  // Of the last reply; false for pages that nobody told of.
+  // For the last reply; false for pages that were never reported.
   bool taken(int64_t index) const {
     return index < static_cast<int64_t>(taken_.size()) && taken_[static_cast<size_t>(index)];
   }
@@ -34,7 +35,7 @@ class LandingPages final : public comm::PayloadObserver {
   int64_t page_bytes_ = 0;
   Take take_;
   std::vector<PulledPage> pages_;  // empty until the reply's header was read
-  std::vector<bool> taken_;        // of those that have landed
+  std::vector<bool> taken_;        // of the pages that have landed
 };
 
 }  // namespace millrace::kvclient

@@ -1,4 +1,4 @@
-// Pages in 8-bit floats on their way to a destination of another dtype. A value, for any thread.
+// Decodes pages in 8-bit floats for a destination of another dtype. A value; any thread may use it.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ class PageDecoder {
   PageDecoder(const PullRequest& request, const Manifest& manifest)
       : request_(request), manifest_(manifest) {}
 
-  // Whether pages are other at their destination than they travel.
+  // Whether pages at their destination differ from how they travel.
   bool decodes() const { return manifest_.is_float8() && request_.float8 == Float8Cache::kDecoded; }
-  // Of an element, and of a page, at its destination.
+  // Size of an element, and of a page, at its destination.
   int64_t element_bytes() const {
     return decodes() ? dtype_bytes(request_.dtype) : manifest_.element_bytes();
   }
   int64_t page_bytes() const {
     return int64_t{2} * manifest_.layout.page_tokens * manifest_.layout.head_dim * element_bytes();
   }
-  // Of a page as it is stored and travels.
+  // Size of a page as it is stored and travels.
   int64_t stored_bytes() const { return manifest_.page_bytes(); }
-  // A page that has been checked, as its destination has it: itself, or in `memory`.
+  // A checked page in the form of its destination: the page itself, or decoded in `memory`.
   std::span<const std::byte> decode(int32_t layer, int32_t kv_head, std::span<const std::byte> page,
                                     std::vector<std::byte>& memory) const;
 

@@ -1,5 +1,5 @@
-// Where the rows of a page lie in an engine's blocks: the memory that a page fills as it travels, K
-// of its tokens and then V, as pieces in that order.
+// Where the rows of a page lie in an engine's blocks: the memory that a page fills as it travels (K
+// of its tokens, then V), as pieces in that order.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,25 @@ using Pieces = std::vector<std::span<std::byte>>;
 
 class PagePlaces {
  public:
-  // `request` must have passed check_request and outlives this. Rows of tokens that are not asked
-  // for, of its first page and its last, go to `sink`, two pages: each to a place of its own, so
-  // that a page can be checked where it lies.
+  // `request` must have passed check_request and outlives this. In its first and last page, rows of
+  // tokens that are not asked for go to `sink`, which has room for two pages. Each row has its own
+  // place there, so that a page can be checked where it lies.
   PagePlaces(const PullRequest& request, const Manifest& manifest, std::span<std::byte> sink);
 
-  // Of a run that is staged, page after page, before it goes elsewhere. `run` outlives
-  // this.
+  // For a run that is staged, page after page, before it goes elsewhere. `run` outlives this.
   PagePlaces(const PageRun& run, const PullRequest& request, const Manifest& manifest,
              std::span<std::byte> staging);
 
-  // The memory that a page is staged in; empty for one that goes to an engine's blocks.
+  // The memory that a page is staged in; empty for a page that goes directly to an engine's blocks.
   std::span<std::byte> staged(int64_t page) const;
 
-  // Behind what `pieces` has; runs of memory are one piece. `layer` is of the model, `kv_head` too.
+  // Appends the page's pieces to `pieces`; contiguous pieces are joined. `layer` and `kv_head`
+  // count in the model.
   void append(int32_t layer, int32_t kv_head, int64_t page, Pieces& pieces) const;
 
   int64_t page_bytes() const { return 2 * page_tokens_ * row_bytes_; }
-  // Of the pieces of a page in this layer, but for its ends and for those that join.
+  // Size of the pieces of a page in this layer, not counting the ends of the page and pieces that
+  // join.
   int64_t run_bytes(int32_t layer) const;
 
  private:

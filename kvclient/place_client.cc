@@ -4,9 +4,9 @@ namespace millrace::kvclient {
 
 namespace {
 
-// A rank on this host that does not take a connection for so long is left to the transport.
+// A rank on this host that does not accept a connection for this long is left to the transport.
 constexpr std::chrono::seconds kConnectLimit{5};
-// Of one thread: those to groups that are gone go in the end.
+// Per thread: connections to groups that are gone are eventually dropped.
 constexpr size_t kMaxConnections = 256;
 
 // Whether a device may fetch the pages itself.
@@ -29,7 +29,7 @@ Result<PlaceClient::Answer> PlaceClient::ask(const PullQueue::Work& work) {
   const bool for_device = is_for_device(task);
   auto called = call(work, *rank, place_request(*task.manifest, run, for_device));
   if (!called.ok()) {
-    // A rank that is gone is for the transport to tell; its socket is not found again.
+    // Reporting a lost rank is up to the transport. The rank's next life has another socket.
     connected_.erase(socket);
     if (called.error().code == Errc::kCancelled) return called.error();
     return answer;
@@ -76,11 +76,11 @@ Result<std::string> PlaceClient::call(const PullQueue::Work& work, Rank& rank,
   return called;
 }
 
-// A refusal brings none, and needs none.
+// A refusal brings no memory, and needs none.
 Result<void> PlaceClient::take_memory(const std::string& socket, Rank& rank,
                                       int64_t device_pool_bytes) {
   auto descriptors = rank.connection->take_descriptors();
-  // Of an answer that tells of it, the last; others came with one before.
+  // In an answer with a device pool, its descriptor is the last; the others came before it.
   if (device_pool_bytes > 0 && !descriptors.empty()) {
     device_pools_.learn(socket, std::move(descriptors.back()), device_pool_bytes);
     descriptors.pop_back();

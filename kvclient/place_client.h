@@ -1,4 +1,4 @@
-// Asks ranks on this host where pages lie in their memory, for one thread of a client.
+// Asks ranks on this host where pages lie in their memory. Used by one thread of a client.
 #pragma once
 
 #include <map>
@@ -16,16 +16,16 @@ namespace millrace::kvclient {
 class PlaceClient {
  public:
   struct Answer {
-    PlacedRun places;  // of the job's run; unsaid: there is no asking
+    PlacedRun places;  // of the job's run; no pages: the rank cannot be asked
     std::shared_ptr<const SameHostRanks::Pools> pools;  // null: none
-    std::shared_ptr<const DevicePool> device_pool;      // null: none that the pull's device reaches
+    std::shared_ptr<const DevicePool> device_pool;  // null: none that the pull's device can reach
   };
 
-  // All outlive the client. `thread`: its number in the queue.
+  // All arguments outlive the client. `thread`: its number in the queue.
   PlaceClient(PullQueue& queue, SameHostRanks& ranks, DevicePools& device_pools, int thread)
       : queue_(queue), ranks_(ranks), device_pools_(device_pools), thread_(thread) {}
 
-  // The pages that the job asks for stay in place until done(), or the next question to the rank. An
+  // The pages that the job asks for stay in place until done() or the next question to the rank. An
   // error is the rank's answer, or kCancelled.
   Result<Answer> ask(const PullQueue::Work& work);
   void done(const PullQueue::Work& work);
@@ -36,10 +36,10 @@ class PlaceClient {
     std::shared_ptr<const SameHostRanks::Pools> pools;  // once an answer brought them
   };
 
-  // Null where there is no asking.
+  // Null if the rank cannot be asked.
   Rank* rank_of(const PullQueue::Work& work, const std::string& socket);
   Result<std::string> call(const PullQueue::Work& work, Rank& rank, const std::string& request);
-  // What came with the reply is mapped, or can be.
+  // Maps the memory that came with the reply, or makes it mappable.
   Result<void> take_memory(const std::string& socket, Rank& rank, int64_t device_pool_bytes);
   void give_up(const PullQueue::Work& work, const std::string& socket, const Error& why);
 

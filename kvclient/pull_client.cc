@@ -11,12 +11,13 @@ namespace millrace::kvclient {
 
 namespace {
 
-// Large enough for a request's way to be small beside it, small enough for the second-level cache of
-// a core to hold it until its pages are checked.
+// Large enough that a request's latency is small in comparison, and small enough that a core's
+// second-level cache holds the pages until they are checked.
 constexpr int64_t kRequestBytes = 2 << 20;
-// To a device, whose copies are worth their launch: of one GPU to another 113 GB/s, 61 with those above.
+// Into a device, where each copy must be worth its launch: 113 GB/s from one GPU to another,
+// against 61 GB/s with kRequestBytes.
 constexpr int64_t kDeviceRequestBytes = 8 << 20;
-// A reply carries 64 MiB, and a rank takes 2048 pages at once.
+// A reply carries 64 MiB, and a rank accepts 2048 pages in one request.
 constexpr int64_t kMaxPagesPerRequest = 1024;
 
 PullClientOptions with_defaults(PullClientOptions options) {

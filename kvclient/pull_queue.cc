@@ -6,8 +6,8 @@ namespace millrace::kvclient {
 
 namespace {
 
-// Before a rank is asked again that had no memory to read into, or whose pages are not there yet: a
-// few replies' time.
+// Pause before a rank is asked again that had no memory to read into, or whose pages were not there
+// yet: the time of a few replies.
 constexpr std::chrono::milliseconds kFullPause{20};
 constexpr std::chrono::milliseconds kNotThereYetPause{5};
 
@@ -67,7 +67,7 @@ std::optional<PullQueue::Work> PullQueue::find_work(int thread) {
   return std::nullopt;
 }
 
-// When there may be something to do although nothing was told.
+// When there may be something to do without a notification.
 TimePoint PullQueue::next_time() const {
   TimePoint next = Clock::steady().now() + std::chrono::hours(1);
   for (const auto& task : tasks_) {
@@ -124,13 +124,13 @@ void PullQueue::finish(int thread, const Work& work, Result<PullOutcome> outcome
     task.give_back(work.job, now + kFullPause);
   } else if (outcome.error().code == Errc::kUnavailable && task.request.ask_again) {
     task.give_back(work.job, now + kNotThereYetPause);
-    // Pages of layers whose scores have come are there.
+    // Once a layer's scores have come, its pages are there, so only jobs for pages pause the task.
     if (!work.job.is_for_scores()) task.not_before = now + kNotThereYetPause;
   } else {
     fail(task, outcome.error());
   }
   end_if_quiet(task);
-  // With its scores a layer's pages are there to take, for all threads.
+  // Scores make a layer's pages available to all threads.
   if (work.job.is_for_scores()) {
     work_came_.notify_all();
   } else {
@@ -168,7 +168,7 @@ template <typename Condition>
 bool PullQueue::wait_until(std::unique_lock<std::mutex>& lock, PullTask& task, Deadline deadline,
                            Condition condition) {
   while (!condition()) {
-    // Threads that are in calls do not see the deadlines of other tasks.
+    // Threads inside calls do not see the deadlines of other tasks.
     if (!task.failure && !task.ended && task.deadline.passed()) fail_late_tasks();
     if (condition()) return true;
     if (deadline.passed()) return false;
@@ -208,7 +208,7 @@ void PullQueue::cancel(PullTask& task) {
 
 void PullQueue::wait_until_quiet(PullTask& task) {
   std::unique_lock lock(mutex_);
-  // A call that was interrupted ends: the transport's promise.
+  // Always ends: the transport promises that an interrupted call does.
   task_changed_.wait(lock, [&] { return task.ended.has_value(); });
 }
 

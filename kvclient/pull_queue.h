@@ -1,5 +1,5 @@
-// Which thread of a client pulls what next, and who waits for it. Thread-safe. Outlives its client
-// as long as someone holds a pull.
+// Decides which thread of a client pulls what next, and wakes those who wait for it. Thread-safe.
+// Outlives its client as long as someone holds a pull.
 #pragma once
 
 #include <condition_variable>
@@ -29,24 +29,25 @@ class PullQueue : public std::enable_shared_from_this<PullQueue> {
 
   PullQueue(int num_threads, int max_load);
 
-  // The threads' side. Each has a number; none is answered with work once the queue is closed.
+  // For the client's threads. Each has a number. Once the queue is closed, none gets more work.
   std::optional<Work> take(int thread);
-  // Around each call of a connection, so that a task that ends can interrupt it. begin_call() is
-  // false for a task that has failed: the call must not be made. end_call() is false if the
-  // connection may have been interrupted: it is not good for another call.
+  // Called around each call of a connection, so that a task that ends can interrupt it.
+  // begin_call() returns false if the task has failed: the call must not be made. end_call()
+  // returns false if the connection may have been interrupted: it must not be used for another
+  // call.
   bool begin_call(int thread, comm::Interruptible& connection);
   bool end_call(int thread);
   void finish(int thread, const Work& work, Result<PullOutcome> outcome);
 
-  // The side of those who pull. Tasks that are added once the queue is closed fail.
+  // For the pulls. Tasks that are added once the queue is closed fail.
   void add(const std::shared_ptr<PullTask>& task);
-  // Nothing if the deadline passed before the task ended, or its layer was complete.
+  // Nothing if the deadline passed before the task ended or its layer was complete.
   std::optional<Result<void>> wait(PullTask& task, Deadline deadline);
   std::optional<Result<void>> wait_for_layer(PullTask& task, int32_t layer, Deadline deadline);
-  // Once the pages on the layer's hot list are there.
+  // Waits until the pages on the layer's hot list have arrived.
   std::optional<Result<void>> wait_for_hot(PullTask& task, int32_t layer, Deadline deadline);
   void cancel(PullTask& task);
-  // Until nothing is written any more. The task has failed or is complete.
+  // Waits until nothing more is written. The task must have failed or be complete.
   void wait_until_quiet(PullTask& task);
   PullProgress progress(const PullTask& task);
   // Fails all tasks, and ends take().

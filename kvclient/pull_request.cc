@@ -18,7 +18,8 @@ bool dtype_fits(const PullRequest& request, const Manifest& manifest) {
   return !request.pages.empty() || find_dtype(manifest.layout.dtype) == request.dtype;
 }
 
-// Nothing is taken for what it is not, and nothing converted that the request does not name.
+// Nothing is interpreted as another format, and nothing is converted unless the request asks for
+// it.
 Result<void> check_dtype(const PullRequest& request, const Manifest& manifest) {
   if (dtype_fits(request, manifest)) return {};
   const bool wants_codes = request.float8 == Float8Cache::kCodes;

@@ -1,4 +1,4 @@
-// What came, from where and over what.
+// What a pull received, from which tiers, and over which transports.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ struct PullStats {
   int64_t pages = 0;
   int64_t bytes = 0;
   PerTier<int64_t> pages_by_tier;
-  int64_t corrupt_pages = 0;  // arrived wrong and were fetched again
-  // On the hot list, of those in `pages`; all of them in order of position. hot_pages_total counts
-  // those of layers whose list is known.
+  int64_t corrupt_pages = 0;  // arrived corrupt and were fetched again
+  // Pages on the hot list, out of those in `pages`; with kPosition, all of them. hot_pages_total
+  // counts only layers whose list is known.
   int64_t hot_pages = 0;
   int64_t hot_pages_total = 0;
   int64_t score_bytes = 0;  // received besides `bytes`

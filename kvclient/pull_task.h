@@ -1,5 +1,5 @@
-// One pull as its client's threads see it: the requests that it takes, in the order of its plan, and
-// how far it is. Not thread-safe: PullQueue guards what changes.
+// One pull as its client's threads see it: its requests in the order of its plan, and its progress.
+// Not thread-safe: PullQueue guards what changes.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class PullTask {
   // `request` must have passed check_request.
   PullTask(std::shared_ptr<const Manifest> from, PullRequest what, int64_t pages_per_request);
 
-  // Of `load`, by lane, the requests that are under way at its rank. None where every rank that
-  // has pages to give has `max_load` already, or the next layer is not there yet.
+  // The next job. `load` gives the requests under way at the rank of an address. None if every rank
+  // that has pages to give has `max_load` requests already, or the next layer is not ready.
   std::optional<PullJob> next(const std::function<int(const std::string&)>& load, int max_load);
   void give_back(const PullJob& job, TimePoint when) { again_.push_back({when, job}); }
   void count(const PullJob& job, const PullOutcome& outcome);
@@ -38,15 +38,15 @@ class PullTask {
   bool layer_complete(int32_t layer) const {
     return pages_left_[static_cast<size_t>(layer - request.first_layer)] == 0;
   }
-  // Whether the pages on the layer's hot list are there.
+  // Whether the pages on the layer's hot list have arrived.
   bool hot_layer_complete(int32_t layer) const {
     return hot_complete_[static_cast<size_t>(layer - request.first_layer)];
   }
-  // On the hot lists that are known.
+  // Pages on the hot lists that are known.
   int64_t num_hot_pages() const;
-  // Layers that can be pulled now, of those asked for.
+  // Layers that can be pulled now, out of those asked for.
   int64_t layers_ready() const;
-  // When a job that was given back can be taken; none if there is none.
+  // When the first job that was given back can be taken; none if there is none.
   std::optional<TimePoint> next_time() const;
   int64_t num_pages() const { return num_pages_; }
   int32_t layers_complete() const { return layers_complete_; }
@@ -60,8 +60,8 @@ class PullTask {
   // Kept by PullQueue.
   PullStats stats;
   std::optional<Error> failure;
-  std::optional<TimePoint> hot_at;  // when the pages on the hot lists of all layers were there
-  std::optional<TimePoint> ended;   // complete, or failed and nothing is written any more
+  std::optional<TimePoint> hot_at;  // when the pages on all hot lists had arrived
+  std::optional<TimePoint> ended;   // complete, or failed and nothing more is written
   int num_writing = 0;              // jobs that may write to the destination
   int num_taken = 0;
   TimePoint idle_since = began;
@@ -81,7 +81,7 @@ class PullTask {
   std::unique_ptr<PullPlan> plan_;
   std::vector<Again> again_;
   std::vector<int64_t> pages_left_;  // by layer
-  std::vector<int64_t> hot_pages_;   // by layer, there
+  std::vector<int64_t> hot_pages_;   // by layer, arrived
   std::vector<bool> hot_complete_;   // by layer
   int64_t num_pages_ = 0;
   int32_t layers_complete_ = 0;

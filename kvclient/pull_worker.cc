@@ -10,11 +10,11 @@ namespace millrace::kvclient {
 
 namespace {
 
-// Shorter runs of memory cost the transport more than a copy from the cache does.
+// Runs of memory shorter than this cost the transport more than a copy from the cache does.
 constexpr int64_t kMinRunBytes = 2048;
-// A rank that does not answer for so long is lost, whatever time a pull has.
+// A rank that does not answer for this long is lost, whatever time the pull has left.
 constexpr std::chrono::seconds kConnectLimit{5};
-// Of one thread: those to groups that are gone go in the end.
+// Per thread: connections to groups that are gone are eventually dropped.
 constexpr size_t kMaxConnections = 256;
 
 }  // namespace
@@ -67,13 +67,13 @@ Result<PullOutcome> PullWorker::fetch_to_host(const Work& work, const PagePlaces
   return outcome;
 }
 
-// The calls that brought the pages, or told where they lie, keep the pull from ending until finish(), so no copy
-// outlives it.
+// The calls that brought the pages, or told where they lie, keep the pull from ending until
+// finish(), so no copy outlives the pull.
 Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlaces& places) {
   PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(DeviceLane* const lane, this->lane(work.task->request.device));
   MR_ASSIGN_OR_RETURN(const auto answer, ask_for_places(work));
-  // What is decoded on its way passes the host.
+  // Pages that must be decoded go through host memory.
   const bool decodes = PageDecoder(work.task->request, *work.task->manifest).decodes();
   auto left = decodes ? Result(std::vector{answer.places})
                       : device_pool_reader_.read(answer, places, sink_, *lane, outcome);
@@ -86,7 +86,7 @@ Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlac
   return end.error();
 }
 
-// What is copied is what was checked: nobody else writes to the staging memory.
+// The bytes copied are the bytes checked, because nobody else writes to the staging memory.
 Result<void> PullWorker::stage(const Work& work, const PlacedRun& placed,
                                const SameHostRanks::Pools* pools, const PagePlaces& places,
                                DeviceLane& lane, PullOutcome& outcome) {
@@ -258,13 +258,13 @@ Result<comm::TransportConnection::Reply> PullWorker::exchange(const Work& work,
     const auto called = connection->to->call_into(request, destination, task.deadline);
     const bool undisturbed = queue_.end_call(thread_);
     const std::string transport_name = connection->transport_name;
-    // Destroying a connection waits until it writes nothing any more.
+    // Destroying a connection waits until it writes nothing more.
     if (!called.ok() || !undisturbed) connections_.erase(address);
     if (called.ok()) {
       outcome.add_bytes(transport_name, called->payload_bytes);
       return *called;
     }
-    // The rank may have been restarted since this connection was used last.
+    // The rank may have restarted since this connection was last used.
     if (is_new || !undisturbed || called.error().code != Errc::kPeerLost) return called.error();
   }
 }

@@ -1,5 +1,5 @@
-// One thread of a client, and its connections: fetches what the queue gives it, checks it, and sees
-// to it that it lies where it belongs.
+// One thread of a client, and its connections: fetches what the queue gives it, checks it, and
+// brings it to where it belongs.
 #pragma once
 
 #include <functional>
@@ -34,11 +34,11 @@ class PullWorker {
     DevicePools device_pools;
   };
 
-  // All outlive the worker. `same_host`: null for pages over the transport alone.
+  // All arguments outlive the worker. `same_host`: null if pages come only over the transport.
   PullWorker(PullQueue& queue, comm::Transport& transport, SameHost* same_host,
              DeviceCopier& copier, int thread, int32_t max_refetches);
 
-  // Until the queue is closed.
+  // Runs until the queue is closed.
   void run();
 
  private:
@@ -50,11 +50,11 @@ class PullWorker {
   using Work = PullQueue::Work;
 
   Result<PullOutcome> fetch(const Work& work);
-  // Where the job's pages lie in the rank's memory; of a rank elsewhere nothing is said.
+  // Where the job's pages lie in the rank's memory; empty if the rank is on another host.
   Result<PlaceClient::Answer> ask_for_places(const Work& work);
   Result<PullOutcome> fetch_to_host(const Work& work, const PagePlaces& places);
   Result<PullOutcome> fetch_to_device(const Work& work, const PagePlaces& places);
-  // By way of the lane's staging memory.
+  // Fetches by way of the lane's staging memory.
   Result<void> stage(const Work& work, const PlacedRun& placed, const SameHostRanks::Pools* pools,
                      const PagePlaces& places, DeviceLane& lane, PullOutcome& outcome);
   Result<void> scatter(const PageRun& run, const PagePlaces& places, DeviceLane& lane);
@@ -67,8 +67,8 @@ class PullWorker {
                               PullOutcome& outcome);
   Result<void> fetch_and_copy(const Work& work, const PageRun& run, const PagePlaces& places,
                               PullOutcome& outcome);
-  // The run to `destination`, where page i lies at `place(i)` and is right, as it lands or in the end,
-  // when `keep(i)` is told.
+  // Fetches the run to `destination`, where page i lies at `place(i)`. Calls `keep(i)` once page i
+  // is right, either as it lands or at the end.
   using Place = std::function<comm::Destination(int64_t index)>;
   using Keep = std::function<void(int64_t index)>;
   Result<void> fetch_checked(const Work& work, const PageRun& run, comm::Destination destination,
@@ -78,7 +78,7 @@ class PullWorker {
                          comm::Destination page, PulledPage& pulled, PullOutcome& outcome);
   Result<std::vector<PulledPage>> call(const Work& work, const PageRun& run,
                                        comm::Destination destination, PullOutcome& outcome);
-  // One request and its reply, over a connection that is made anew where it was lost.
+  // One request and its reply. Connects again if the connection was lost.
   Result<comm::TransportConnection::Reply> exchange(const Work& work, const std::string& request,
                                                     comm::Destination destination,
                                                     PullOutcome& outcome);

@@ -49,7 +49,7 @@ std::vector<PageRun> SameHostReader::read(const PlacedRun& placed,
   return runs;
 }
 
-// False where it cannot be.
+// False if the page cannot be copied.
 bool SameHostReader::copy(const PlacedPage& page, const SameHostRanks::Pools& pools,
                           std::span<std::byte> to) {
   if (page.pool == 0 || page.pool > pools.size()) return false;

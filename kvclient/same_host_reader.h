@@ -1,6 +1,7 @@
-// Copies pages out of the memory of ranks on this host, for one thread of a client. A page is copied
-// to a buffer that stays in the cache, checked there, and written from there to where it belongs:
-// what a rank does to its memory meanwhile cannot harm. Staging memory is such a buffer itself.
+// Copies pages out of the memory of ranks on this host, for one thread of a client. A page is
+// copied to a buffer that stays in the cache, checked there, and written from there to where it
+// belongs, so it does no harm if the rank changes its memory meanwhile. Staging memory serves as
+// such a buffer itself.
 #pragma once
 
 #include <span>
@@ -16,8 +17,8 @@ namespace millrace::kvclient {
 
 class SameHostReader {
  public:
-  // Fetches what it can of the pages, from the rank's pools, and returns the others, which the transport
-  // brings. `pools`: null for none.
+  // Fetches the pages that it can from the rank's pools, and returns the others, which the
+  // transport must fetch. `pools`: null if there are none.
   std::vector<PageRun> read(const PlacedRun& placed, const SameHostRanks::Pools* pools,
                             const PagePlaces& places, const PageDecoder& decoder,
                             PullOutcome& outcome);

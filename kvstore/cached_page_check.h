@@ -1,5 +1,6 @@
-// Whether pages that stay for later prompts still have the checksum they were written with. Reads them
-// outside the store's lock, pinned, and forgets a page that is damaged in any layer or kv head.
+// Checks whether pages that stay for later prompts still have the checksum they were written with.
+// Reads them pinned, outside the store's lock, and forgets a page that is damaged in any layer or
+// kv head.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,21 @@ namespace millrace::kvstore {
 
 class CachedPageCheck {
  public:
-  // All outlive the check; `mutex` guards `residency`, `cache` and the columns; `meter` is of the disk tier.
+  // All arguments outlive the check. `mutex` guards `residency`, `cache` and the columns; `meter`
+  // is the disk tier's.
   CachedPageCheck(const PageIo& io, Residency& residency, PrefixCache& cache, std::mutex& mutex,
                   ReadMeter& meter)
       : io_(io), residency_(residency), cache_(cache), mutex_(mutex), meter_(meter) {}
 
-  // Of each key, whether its page is remembered and intact. Any thread, several at once.
+  // For each key, whether its page is remembered and intact. May be called from any thread, several
+  // at once.
   std::vector<bool> check(std::span<const PageContentKey> keys, CacheCheck what);
-  // Pages that were forgotten. Under the lock.
+  // Number of pages forgotten as damaged. Under the lock.
   int64_t num_damaged() const { return num_damaged_; }
 
  private:
   bool is_intact(const PageContentKey& key, CacheCheck what);
-  // The column is pinned.
+  // The column must be pinned.
   Result<void> read(PageColumn& column, CacheCheck what) const;
   void forget(const PageContentKey& key, PageColumn& column);
 

@@ -1,4 +1,4 @@
-// The pages that a request began with, pinned all at once.
+// All the pages that a request began with, pinned together.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace millrace::kvstore {
 
 class HeldColumns final : public HeldPrefix {
  public:
-  // Outside the store's lock, `mutex`, which is taken for a column at a time: others write their pages meanwhile. All
-  // but the table outlive it.
+  // Called outside the store's lock, `mutex`, which is taken for one column at a time so that
+  // others can write their pages meanwhile. All arguments but the table outlive it.
   HeldColumns(std::shared_ptr<PageTable> table, const PageIo& io, Residency& residency,
               std::mutex& mutex);
   ~HeldColumns() override;
@@ -26,7 +26,7 @@ class HeldColumns final : public HeldPrefix {
  private:
   Residency& residency_;
   std::mutex& mutex_;
-  // The table keeps them while they are held, also where the request is forgotten.
+  // Keeps the columns alive while they are held, even if the request is forgotten.
   const std::shared_ptr<PageTable> table_;
   std::span<const std::shared_ptr<PageColumn>> columns_;
   std::vector<PageCopy> copies_;

@@ -40,7 +40,7 @@ Result<int64_t> slots_of(int64_t budget_bytes, int64_t page_bytes) {
                format_bytes(page_bytes));
 }
 
-// The records of all pages are in host memory: they come first, and what is left holds pages.
+// The records of all pages are in host memory. They come first; the rest holds pages.
 Result<int64_t> host_slots_of(const KvStoreConfig& config, int64_t other_slots) {
   const int64_t record_bytes = config.geometry.record_bytes();
   const int64_t others_bytes = other_slots * record_bytes;
@@ -75,7 +75,7 @@ std::string identity_of(const KvStoreConfig& config) {
                      dtype_name(geometry.dtype), geometry.page_tokens);
 }
 
-// What goes wrong with files of an earlier life costs their pages, never the start.
+// Problems with files of an earlier process cost their pages, but never prevent the start.
 std::unique_ptr<PrefixArchive> open_archive(const KvStoreConfig& config) {
   if (config.kept_bytes == 0) return nullptr;
   const auto& geometry = config.geometry;

@@ -1,40 +1,40 @@
-// The KV cache a rank holds for finished and running requests: pages in three tiers, leases over
-// them.
+// The KV cache that a rank holds for finished and running requests: pages in three tiers, and the
+// leases by which they may be read.
 //
-// A page is 64 tokens of one layer and one kv head: K [64, head_dim] then V [64, head_dim]. All
-// pages of all layers and requests of equal size live in one pool of equal slots per tier (PSA's
-// unified pool): device (on the CPU backend a budgeted region of its own, so that the logic is the
-// same), host, disk. The life of a request:
+// A page is 64 tokens of one layer and one kv head: K [64, head_dim], then V [64, head_dim]. The
+// tiers are device (on the CPU backend a budgeted region of its own, so that the logic is the
+// same), host and disk. Each tier is one pool of equal slots, shared by the pages of all layers and
+// requests (PSA's unified pool). The life of a request:
 //
 //   begin_request   reserves room for every page over all tiers, or refuses with the numbers
-//   open            where a reader is not to wait for the end: each layer may be pinned as soon
-//                   as it is complete, written and scored
+//   open            for a reader that must not wait for the end: each layer may be pinned as soon
+//                   as it is complete, that is, written and scored
 //   write_pages     as each layer finishes: into a device slot, and written through to host as far
 //                   as its budget goes, so that those device copies are clean and evicting them is
-//                   a rebind
+//                   only a rebind
 //   set_scores      of that layer's pages; decides what stays when the device pool is short
-//   drop_pages      where a smaller cache is asked for: pages that nobody is to read
-//   seal            placement of the whole; from now on only pin_pages and pin_digests, until the
-//                   lease ends
-//   remember        where later prompts may begin with the same pages: these stay under the key of
-//                   their content when the request is gone, until room is needed
+//   drop_pages      if a smaller cache is asked for: gives up pages that nobody is to read
+//   seal            places all pages; from now on only pin_pages and pin_digests, until the lease
+//                   ends
+//   remember        if later prompts may begin with the same pages: keeps them under the key of
+//                   their content after the request is gone, until their room is needed
 //   release | expire | abort
 //
-// A request may begin with pages that the store remembers: it holds them, as it does its own, and no
-// copy is made.
+// A request may begin with pages that the store remembers. It holds them like its own, and no copy
+// is made.
 //
-// Placement: what lies in faster memory is decided by attention (placement.h): sinks, the recent
-// window, the first layers, then pages by score until the head's mass or the byte budget is
-// reached; a page that is pulled often counts more. All requests compete by the same rule. At seal
-// and in tend(), a page on disk takes the place of one on the host that is worth much less, never of
-// a pinned one. The store drops nothing of its own accord: cold means slower.
+// Placement: attention decides what lies in faster memory (placement.h): sinks, the recent window,
+// the first layers, then pages by score until the head's mass or the byte budget is reached. A page
+// that is pulled often counts more. All requests compete by the same rule. At seal and in tend(), a
+// page on disk takes the place of a page on the host that is worth much less, but never of a pinned
+// one. The store drops nothing of its own accord: cold means slower.
 //
 // Threads: every method may be called from any thread. pin_pages may read the disk or a GPU;
-// pin_in_place, pin_digests and scores read nothing.
+// pin_in_place, pin_digests and scores read neither.
 // Errors: kExhausted (begin_request; pin_pages, while other readers hold the memory to read into),
-// kInvalidArgument (pages that do not ascend), kNotFound (unknown request, page outside it, expired or
-// foreign lease: the message says which), kUnavailable (a page of an open request that is not
-// complete yet), kCorrupt (a page read back from disk that does not match its checksum), kIo.
+// kInvalidArgument (pages that do not ascend), kNotFound (unknown request, page outside it, expired
+// or foreign lease: the message says which), kUnavailable (a page of an open request that is not
+// complete yet), kCorrupt (a page read back from disk does not match its checksum), kIo.
 #pragma once
 
 #include <chrono>
@@ -58,45 +58,43 @@
 
 namespace millrace::kvstore {
 
-// Eight of the largest replies of a KV server.
+// Room for eight of the largest replies of a KV server.
 inline constexpr int64_t kDefaultReadBytes = int64_t{512} << 20;
 
 // A layer of 131,072 tokens of an 8B model on two ranks.
 inline constexpr int64_t kDefaultReadAheadBytes = int64_t{256} << 20;
 
-// For how long check_cached reads what was kept, of who does not say.
+// How long check_cached reads kept pages if the caller gives no time.
 inline constexpr Duration kDefaultKeptPatience = std::chrono::seconds(10);
 
-// Budgets of the tiers, taken once, at construction (disk: as it is used).
+// Budgets of the tiers. Memory is taken once, at construction; disk space as it is used.
 struct KvStoreConfig {
   int64_t device_bytes = 0;
-  // Also of the records (digest and entry) of all pages that the three tiers can hold, a twentieth
-  // of 16-bit pages; what these leave holds pages.
+  // Also pays for the records (digest and entry) of all pages that the three tiers can hold, a
+  // twentieth of 16-bit pages. The rest holds pages.
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
   std::string disk_directory;  // empty: no disk tier
-  // Whether the pools in host memory can be mapped by other processes that are given leave
-  // (shared_pools).
+  // Whether other processes that are given leave can map the pools in host memory (shared_pools).
   bool shares_memory = false;
-  // Host memory beside the pools, for pinned pages that had to be read: those on disk, and
-  // those of a device whose memory is not the host's.
+  // Host memory outside the pools for pinned pages that had to be read: from disk, or from a device
+  // whose memory is not the host's.
   int64_t read_bytes = kDefaultReadBytes;
-  // Host memory beside the pools, for pages on disk that are read before a reader asks for them. 0:
-  // none are.
+  // Host memory outside the pools for pages on disk that are read before a reader asks for them. 0:
+  // no reading ahead.
   int64_t read_ahead_bytes = kDefaultReadAheadBytes;
-  // Whether seal() moves the best pages to the device. Not to a GPU's memory, where each move crosses the
-  // bus: there a page that is written takes the slot of one that carries no mass.
+  // Whether seal() moves the best pages to the device. False for a GPU's memory, where each move
+  // crosses the bus: there a page that is written takes the slot of a page that carries no mass.
   bool promotes = true;
-  // Disk space, beside disk_bytes, for cached prefixes that outlive the process. 0: none do.
+  // Disk space, on top of disk_bytes, for cached prefixes that outlive the process. 0: none do.
   int64_t kept_bytes = 0;
   std::string kept_directory;
-  std::string kept_name;  // of the files, one process at a time
-  std::string
-      kept_identity;    // what the pages are of besides the geometry: files of another are emptied
-  KvGeometry geometry;  // of the one model this rank serves
+  std::string kept_name;      // of the files; used by one process at a time
+  std::string kept_identity;  // of the pages, besides the geometry; files of another are emptied
+  KvGeometry geometry;        // of the one model this rank serves
 };
 
-// A page of a prompt by what is in it.
+// A page of a prompt, named by its content.
 struct CachedPage {
   int64_t page = 0;
   PageContentKey key{};
@@ -105,7 +103,7 @@ struct CachedPage {
 // first_page, first_page + 1, ...
 inline std::vector<int64_t> consecutive_pages(int64_t first_page, int64_t num_pages) {
   std::vector<int64_t> pages(static_cast<size_t>(num_pages));
-  // Unsigned, so that numbers from the network may overflow.
+  // Unsigned, because numbers from the network may overflow.
   auto next = static_cast<uint64_t>(first_page);
   for (int64_t& page : pages) page = static_cast<int64_t>(next++);
   return pages;
@@ -114,12 +112,14 @@ inline std::vector<int64_t> consecutive_pages(int64_t first_page, int64_t num_pa
 // A page held in place for reading. `bytes` is valid while the PinnedPages lives.
 struct PinnedPage {
   std::span<const std::byte> bytes;
-  // With pin_in_place, where `bytes` is empty: a copy of the page in host memory that is not held
-  // there. It may be overwritten at any time: what is read of it counts once its checksum is right.
+  // From pin_in_place, where `bytes` is empty: a copy of the page in host memory that is not held
+  // there. It may be overwritten at any time, so what is read of it counts only once its checksum
+  // matches.
   std::span<const std::byte> loose_bytes;
-  // Where `bytes` is empty: where operations of this process' device find the page; not for the host.
+  // Where `bytes` is empty: the page's address for operations of this process' device. Not for the
+  // host.
   const std::byte* device_bytes = nullptr;
-  // In shared_device_pool(), where the page is held there; -1: it is not.
+  // Offset in shared_device_pool(), if the page is held there; -1: it is not.
   int64_t device_offset = -1;
   std::span<const float> digest;  // [3, head_dim]: min, max, radius
   uint64_t checksum = 0;
@@ -129,17 +129,17 @@ struct PinnedPage {
 
 // A page where it lies.
 struct PageCopy {
-  // page_bytes() of them, in host memory; null: it is on other tiers alone.
+  // page_bytes() bytes in host memory; null: the page is only on other tiers.
   const std::byte* bytes = nullptr;
   uint64_t checksum = 0;
 };
 
-// The pages that a request began with. Destroying it lets go of them.
+// The pages that a request began with. Destroying it releases them.
 class HeldPrefix {
  public:
   virtual ~HeldPrefix() = default;
-  // [pages, layers, kv heads]. They stay where they are, but for the host's copy of a page that is in a GPU's memory
-  // too: what is read of it counts once its checksum is right.
+  // [pages, layers, kv heads]. The bytes stay where they are, except the host's copy of a page that
+  // is also in a GPU's memory: what is read of that copy counts only once its checksum matches.
   virtual std::span<const PageCopy> copies() const = 0;
 };
 
@@ -148,49 +148,52 @@ class PinnedPages {
  public:
   virtual ~PinnedPages() = default;
   virtual std::span<const PinnedPage> pages() const = 0;
-  // Reads the pages whose bytes are empty. kExhausted, kCorrupt, kIo: of no use any more.
+  // Reads the pages whose bytes are empty. After kExhausted, kCorrupt or kIo the object is of no
+  // more use.
   virtual Result<void> load() = 0;
-  // A reader copies the pages, by their place in pages(), out of shared pools itself, though their bytes
-  // are empty: they count as pulled.
+  // The reader copies these pages (indices into pages()) out of shared pools itself. They count as
+  // pulled although their bytes are empty.
   virtual void count_copied(std::span<const size_t> pages) = 0;
 };
 
 struct TierUse {
   int64_t slots_total = 0;
   int64_t slots_used = 0;
-  int64_t slots_cached = 0;  // of these, of pages that are remembered
+  int64_t slots_cached = 0;  // of these, for pages that are remembered
   int64_t slot_bytes = 0;
 };
 
-// Pages that were remembered and gave way, by what for.
+// Remembered pages that gave way, by what they made room for.
 struct CacheEvictions {
-  int64_t for_requests = 0;  // in the tiers, to the pages of a request
-  int64_t for_kept = 0;      // in the tiers, to kept ones that a request was to begin with
-  int64_t in_files = 0;      // kept ones, to others that were to be kept
+  int64_t for_requests = 0;  // in the tiers, for the pages of a request
+  int64_t for_kept = 0;      // in the tiers, for kept pages that a request was to begin with
+  int64_t in_files = 0;      // kept pages, for others to be kept
 
   int64_t total() const { return for_requests + for_kept + in_files; }
 };
 
 struct KvStoreStats {
   PerTier<TierUse> tiers;
-  int64_t pages_available = 0;    // that a request which begins now may have
-  int64_t cached_pages = 0;       // under a key, whether requests hold them or not
-  int64_t idle_cached_pages = 0;  // of these, held by none
-  // Since start, pages that were remembered and gave way, in the tiers or among the kept ones; and columns that did not
-  // match their checksum.
+  int64_t pages_available = 0;    // to a request that begins now
+  int64_t cached_pages = 0;       // under a key, held by requests or not
+  int64_t idle_cached_pages = 0;  // of these, held by no request
+  // Since start: remembered pages that gave way, in the tiers or among the kept ones, and columns
+  // that did not match their checksum.
   CacheEvictions cache_evictions;
   int64_t cache_corruptions = 0;
-  // Since start, pages on slow tiers that gave their key to ones that a request computed again, since that was faster.
+  // Since start: pages on slow tiers that lost their key to pages that a request computed again,
+  // because computing was faster.
   int64_t cache_replacements = 0;
-  double eviction_clock = 0;  // what gave way was worth at most (advance_eviction_clock)
-  // Since start: pages on disk, read to be checked before requests began with them, and kept ones.
+  double eviction_clock = 0;  // the highest worth that gave way (advance_eviction_clock)
+  // Since start: pages on disk that were read to be checked before requests began with them, and
+  // kept pages.
   ReadTotals disk_checks;
   ReadTotals kept_reads;
   int64_t kept_pages = 0;      // on disk for the next process, whether they are in the tiers or not
-  int64_t kept_bytes = 0;      // that these take
+  int64_t kept_bytes = 0;      // their size
   int64_t pages_kept = 0;      // written there since start
   int64_t pages_restored = 0;  // read from there since start
-  int64_t late_restores = 0;   // since start, how often time was up before all were
+  int64_t late_restores = 0;   // since start: times that time ran out before all were
   int64_t requests = 0;        // held
   int64_t leases_active = 0;
   int64_t leases_expired = 0;  // since start
@@ -198,15 +201,15 @@ struct KvStoreStats {
   int64_t pages_dropped = 0;   // by drop_pages
   PerTier<int64_t> page_hits;  // pins served from each tier
   int64_t evictions = 0;       // device slots given up
-  // Copies of pages from tier to tier: [from][to]. Those that need none, since there is another copy,
-  // do not count.
+  // Copies of pages from tier to tier: [from][to]. Moves that need no copy, because there is
+  // another one, do not count.
   PerTier<PerTier<int64_t>> moves;
   int64_t read_ahead_pages = 0;  // read from disk before anyone asked
   int64_t read_ahead_hits = 0;   // of these, pinned
   int64_t pinned_pages = 0;      // now
 };
 
-// Pages of one request per tier, as placed by seal(); without those that it dropped.
+// Pages of one request per tier, as placed by seal(); without the pages that the request dropped.
 struct Placement {
   PerTier<int64_t> pages;
 };
@@ -214,17 +217,18 @@ struct Placement {
 // Which copies of cached pages are compared with their checksums.
 enum class CacheCheck {
   kAll,
-  kDisk,  // of pages that lie on disk alone
+  kDisk,  // of pages that lie only on disk
 };
 
-// Where a page that the store remembers lies, in all layers and kv heads: what is not on disk or kept is in memory.
+// Where a remembered page lies, over all layers and kv heads. What is neither on disk nor kept is
+// in memory.
 struct CachedPlace {
-  bool held = false;  // remembered or kept; the others say nothing where it is not
-  bool kept = false;  // in the files that outlive the process alone
+  bool held = false;  // remembered or kept; if false, the other fields mean nothing
+  bool kept = false;  // only in the files that outlive the process
   double share_on_disk = 0;
 };
 
-// Bytes a second, of pages that are read with their checksums (kvstore/kept/read_meter.h).
+// Bytes per second at which pages are read, checksums included (kvstore/kept/read_meter.h).
 struct ReadRates {
   double disk = 0;
   double kept = 0;
@@ -236,10 +240,10 @@ class KvStore {
 
   virtual const KvGeometry& geometry() const = 0;
 
-  // `pages`: the prompt's pages this rank is to compute, ascending, the same for every layer and kv
-  // head. `prefix`: pages before these, ascending, that the store remembers: the request holds them
-  // as if it had written them; kUnavailable names the first that is gone. Where room is lacking, idle
-  // pages that the store remembers give way.
+  // `pages`: the prompt's pages that this rank is to compute, ascending, the same for every layer
+  // and kv head. `prefix`: remembered pages before these, ascending. The request holds them as if
+  // it had written them; kUnavailable names the first that is gone. If room is lacking, idle
+  // remembered pages give way.
   virtual Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
                                      std::span<const int64_t> pages,
                                      std::span<const CachedPage> prefix) = 0;
@@ -247,12 +251,12 @@ class KvStore {
                              std::span<const int64_t> pages) {
     return begin_request(request_id, num_tokens, pages, {});
   }
-  // Opens a request that is being written: whoever names `lease_id` may read its complete pages
-  // from now on. That lease has no end of its own until seal() gives it one; abort() ends it.
+  // Opens a request that is being written: from now on, whoever names `lease_id` may read its
+  // complete pages. That lease has no end until seal() gives it one; abort() ends it.
   virtual Result<void> open(const std::string& request_id, const std::string& lease_id) = 0;
-  // Pages of one layer and kv head, by ascending number. `kv`: geometry.page_bytes() each, one after the
-  // other; copied. Each page of the request exactly once. On an error those that could not be copied,
-  // or all of them, are still to be written.
+  // Writes pages of one layer and kv head, by ascending number. `kv`: geometry.page_bytes() for
+  // each, one after the other; copied. Each page of the request is written exactly once. After an
+  // error, the pages that could not be copied, which may be all of them, are still to be written.
   virtual Result<void> write_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
                                    std::span<const int64_t> pages, std::span<const std::byte> kv,
                                    const PageDigest& digests) = 0;
@@ -260,122 +264,133 @@ class KvStore {
                           std::span<const std::byte> kv, const PageDigest& digest) {
     return write_pages(request_id, key.layer, key.kv_head, std::span(&key.page, 1), kv, digest);
   }
-  // Scores of the rank's pages of one layer and kv head, those of the prefix first, in the order
-  // given to begin_request. Those that are written are complete with it.
+  // Scores of the rank's pages of one layer and kv head, in the order given to begin_request, the
+  // prefix first. Pages that are written become complete with it.
   virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const float> scores) = 0;
-  // The same of all layers and kv heads, of a request that has no pages on this rank but those that it began with:
-  // [layers, kv heads, pages]. The pages keep the worth that they have for earlier requests.
+  // The same for all layers and kv heads, [layers, kv heads, pages], of a request whose only pages
+  // on this rank are those that it began with. The pages keep the worth that they have for earlier
+  // requests.
   virtual Result<void> set_prefix_scores(const std::string& request_id,
                                          std::span<const float> scores) = 0;
-  // Of a request that is written and not open: these pages of one layer and kv head, which ascend, are
-  // no part of it any more, and their slots are free, but for those of pages that others hold too. Readers
-  // get kNotFound for them; scores() still says what they were worth. Such a request is not remembered.
+  // For a request that is written and not open. Removes these pages of one layer and kv head, which
+  // ascend, from the request and frees their slots, except those of pages that others hold too.
+  // Readers get kNotFound for them; scores() still says what they were worth. Such a request is not
+  // remembered.
   virtual Result<void> drop_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const int64_t> pages) = 0;
-  // All pages must be written. The request may be read from now on by who names `lease_id`, the one
-  // it was opened with if it was, until the lease ends.
+  // All pages must be written. From now until the lease ends, whoever names `lease_id` may read the
+  // request. If the request was opened, `lease_id` must be the one it was opened with.
   virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
                                  Duration lease) = 0;
-  // Keeps pages of a sealed request under these keys when it is gone; where one is known already,
-  // the page that has it stays, unless nobody holds it and more of it is on disk. Returns how many pages of the prompt
-  // are new. `cost`: what the prompt takes to compute, by the page of all layers and heads, 1 for one with
-  // nothing before it; what all its remembered pages are worth follows from it (kvstore/rules/retention.h).
-  // kNotFound: the request is gone, or a page is not its. kInvalidArgument: it has dropped pages.
+  // Keeps pages of a sealed request under these keys after the request is gone. If a key is known
+  // already, the page that has it stays, unless nobody holds it and more of it is on disk. Returns
+  // how many pages of the prompt are new. `cost`: what the prompt takes to compute per page of all
+  // layers and heads, where 1 is the cost of a page with nothing before it. The worth of all its
+  // remembered pages follows from it (kvstore/rules/retention.h). kNotFound: the request is gone,
+  // or a page is not part of it. kInvalidArgument: it has dropped pages.
   virtual Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
                                    double cost) = 0;
   Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages) {
     return remember(request_id, pages, /*cost=*/1);
   }
-  // What is used from here on is worth more than what gave way before (KvStoreStats::eviction_clock). Stores that are to
-  // give up the same pages are told the same, between the same two requests. The clock never goes back.
+  // Whatever is used from here on is worth more than what gave way before
+  // (KvStoreStats::eviction_clock). Stores that are to give up the same pages must be told the same
+  // clock between the same two requests. The clock never goes back.
   virtual void advance_eviction_clock(double clock) = 0;
-  // Which of these pages this rank remembers, or has kept.
+  // Which of these pages this rank remembers or has kept.
   virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
-  // Where they lie, kept ones while their files answer, and how fast they came of late from where reading takes time.
+  // Where these pages lie (kept ones only while their files answer), and how fast the tiers that
+  // take time to read were read lately.
   virtual std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const = 0;
   virtual ReadRates read_rates() const = 0;
-  // As find_cached, but for those that turn out damaged, in any layer or head: they are forgotten. Reads
-  // all that `check` says, and brings those that are only kept into the tiers, all of which is checked; where there is no
-  // room, one is damaged, or `kept_patience` is over, those behind it are not brought.
+  // As find_cached, but pages that turn out damaged, in any layer or head, are not found and are
+  // forgotten. Reads all that `check` says. Pages that are only kept are brought into the tiers,
+  // and all of each is checked. If there is no room, one is damaged, or `kept_patience` is over,
+  // the pages behind it are not brought.
   virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys,
                                          CacheCheck check = CacheCheck::kAll,
                                          Duration kept_patience = kDefaultKeptPatience) = 0;
-  // Pages that a request which is being written began with, for who computes the rest: no lease, and
-  // no pull that counts. Otherwise as pin_in_place.
+  // Pages that a request being written began with, for whoever computes the rest: needs no lease
+  // and does not count as a pull. Otherwise as pin_in_place.
   virtual Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id,
                                                           int32_t layer, int32_t kv_head,
                                                           std::span<const int64_t> pages) = 0;
-  // The same pages, all that it began with in all layers and heads: for who reads them elsewhere.
+  // All the pages that the request began with, in all layers and heads, for a caller that reads
+  // them from elsewhere.
   virtual Result<std::unique_ptr<HeldPrefix>> hold_prefix(const std::string& request_id) = 0;
   // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned, and
   // what the store remembers stays.
   virtual void abort(const std::string& request_id) = 0;
 
-  // `pages`: of the prompt, ascending, one at least.
+  // `pages`: page numbers of the prompt, ascending, at least one.
   virtual Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
                                                          const std::string& lease_id, int32_t layer,
                                                          int32_t kv_head,
                                                          std::span<const int64_t> pages) = 0;
-  // The same without reading, which load() does: until then `bytes` of pages that host memory does
-  // not hold are empty.
+  // The same without reading. Until load() reads them, `bytes` is empty for pages that host memory
+  // does not hold.
   virtual Result<std::unique_ptr<PinnedPages>> pin_in_place(const std::string& request_id,
                                                             const std::string& lease_id,
                                                             int32_t layer, int32_t kv_head,
                                                             std::span<const int64_t> pages) = 0;
-  // What is known of these pages, for who does not need their bytes.
+  // Digests, checksums and scores of these pages, for a caller that does not need their bytes.
   virtual Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
                                                            const std::string& lease_id,
                                                            int32_t layer, int32_t kv_head,
                                                            std::span<const int64_t> pages) = 0;
-  // Scores of all pages this rank holds of these heads, [layers, kv heads, pages]. Under the same
-  // lease, and as pages that are not complete yet are refused.
+  // Scores of all pages that this rank holds of these heads, [layers, kv heads, pages]. Needs the
+  // same lease, and refuses pages that are not complete yet as the pins do.
   virtual Result<std::vector<float>> scores(const std::string& request_id,
                                             const std::string& lease_id,
                                             const HeadBlock& heads) const = 0;
 
-  // Whether there is a lease of this id by which something may be read: in a time that does not tell
-  // how much of a guess was right.
+  // Whether there is a lease with this id under which something may be read. The time taken does
+  // not reveal how much of a guess was right.
   virtual bool knows_lease(std::string_view lease_id) const = 0;
 
-  // `waited`: since it was asked for. A lease that had not ended then is renewed, until expire_leases() has ended it.
+  // `waited`: time since the renewal was asked for. A lease that had not ended by then is renewed,
+  // unless expire_leases() has ended it already.
   virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
                                    Duration lease, Duration waited) = 0;
   virtual Result<void> release_lease(const std::string& request_id,
                                      const std::string& lease_id) = 0;
-  // Ends leases that are over; called about once a second by the owner. Returns how many ended.
+  // Ends leases that are over. The owner calls it about once a second. Returns how many ended.
   virtual int64_t expire_leases() = 0;
 
-  // Brings pages nearer to those who will read them, a page at a time: reads ahead of readers, and
-  // moves the best pages on disk into memory, where they take the places of pages worth much less. Then keeps what is
-  // remembered and not yet kept, a page in all layers and heads at a time, and brings what earlier processes kept into
-  // free memory.
-  // Called over and over by a thread of the owner's. Returns whether there was anything to do, at
-  // `deadline` at the latest where there was not, or where the disk that pages are kept on has not taken one; a read of those
-  // pages is waited for a second, once, if it does not return.
+  // Brings pages nearer to their readers, one page at a time: reads ahead of readers, and moves the
+  // best pages on disk into memory, where they take the places of pages worth much less. Then keeps
+  // what is remembered and not yet kept, one page in all layers and heads at a time, and brings
+  // what earlier processes kept into free memory.
+  // A thread of the owner calls it over and over. Returns whether there was anything to do. If
+  // there was not, or the disk for kept pages has not taken one, it returns at `deadline` at the
+  // latest. If a read of kept pages does not return, it is waited for once, for a second.
   virtual bool tend(Deadline deadline) = 0;
 
-  // Before the process ends in good order: pages that later ones may begin with are written where they outlive it. Returns
-  // when `patience` is over, whatever the disk does: how many are not. A write that hangs then is left, with the store too.
+  // Called before the process ends in good order: writes pages that later processes may begin with
+  // to where they outlive this one. Returns when `patience` is over, whatever the disk does: the
+  // number of pages not written. A write that hangs then is abandoned, and does not hold up the
+  // store's end.
   virtual int64_t keep_cached(Duration patience) = 0;
   virtual bool keeps_prefixes() const = 0;
 
   virtual KvStoreStats stats() const = 0;
 
-  // Makes pools in host memory resident on so many threads, while they are used; otherwise each page of
-  // the system becomes so when it is first written. `then` is told of it piece by piece, on these threads,
-  // and goes before the pools do. Once, before the store is shared by threads.
+  // Makes pools in host memory resident, on this many threads, while the pools are in use. Without
+  // it, each system page becomes resident when it is first written. `then` is called for each piece
+  // on these threads, and is destroyed before the pools are. Call once, before threads share the
+  // store.
   virtual void prefault(int num_threads, const Prefault::Then& then = {}) = 0;
 
-  // The pools that other processes can map, as long as the store lives: none without
-  // shares_memory. Bytes that pin_in_place finds lie in one of them.
+  // The pools that other processes can map while the store lives; none without shares_memory. Bytes
+  // that pin_in_place finds lie in one of them.
   virtual std::vector<const SharedMemory*> shared_pools() const = 0;
-  // The device pool, where its memory is not the host's and other processes can map it.
+  // The device pool, if its memory is not the host's and other processes can map it.
   virtual std::optional<SharedDeviceMemory> shared_device_pool() const = 0;
 };
 
-// kInvalidArgument, with the numbers, where the host's budget is less than the records of the
-// others' pages. `clock` outlives the store. `device_memory`: the slots of the device tier, as many
+// kInvalidArgument, with the numbers, if the host's budget is smaller than the records of the other
+// tiers' pages. `clock` outlives the store. `device_memory`: the slots of the device tier, as many
 // as fit config.device_bytes; without it they are in host memory.
 Result<std::unique_ptr<KvStore>> make_kv_store(const KvStoreConfig& config, const Clock& clock,
                                                std::unique_ptr<SlotMemory> device_memory = nullptr);

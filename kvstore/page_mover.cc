@@ -30,9 +30,9 @@ bool PageMover::rise() {
   return move_once([&] { return residency_.plan_rise(); }) == Moved::kCopied;
 }
 
-// The pages that may move, the best first: those on disk, and those on the host where the device
-// takes any. There are none where all are in host memory for good, as beside a GPU: to sort a
-// hundred thousand of them for nothing took 20 ms.
+// The pages that may move, the best first: those on disk, and those on the host if the device
+// accepts any. There are none if all pages stay in host memory, as with a GPU; sorting a hundred
+// thousand of them for nothing took 20 ms.
 std::vector<PageMover::Candidate> PageMover::candidates_of(PageTable& table, bool promotes) {
   std::vector<Candidate> candidates;
   {
@@ -54,8 +54,8 @@ std::vector<PageMover::Candidate> PageMover::candidates_of(PageTable& table, boo
   return candidates;
 }
 
-// Carries out moves while `plan`, called under the lock, names one. False when a copy failed: the
-// next would likely fail too.
+// Carries out moves while `plan`, called under the lock, names one. False if a copy failed: the
+// next would probably fail too.
 template <typename Plan>
 bool PageMover::move_while(Plan plan) {
   Moved moved = Moved::kCopied;

@@ -1,7 +1,7 @@
-// Moves pages between tiers until the best are on the device. One request at a time: the others
-// wait, since Residency keeps a slot free for one move. Each page is moved in three steps, decide
-// (store's lock), copy (no lock), commit (store's lock): a page that was pinned or forgotten
-// meanwhile stays where it was, and readers never wait for a move.
+// Moves pages between tiers until the best are on the device. It serves one request at a time and
+// the others wait, because Residency keeps a slot free for one move only. Each page is moved in
+// three steps: decide (store's lock), copy (no lock), commit (store's lock). A page that was pinned
+// or forgotten meanwhile stays where it was, and readers never wait for a move.
 #pragma once
 
 #include <mutex>
@@ -19,17 +19,17 @@ class PageMover {
   PageMover(PageIo& io, Residency& residency, std::mutex& mutex)
       : io_(io), residency_(residency), mutex_(mutex), staging_(io.page_bytes()) {}
 
-  // The pages of `table`, all written, and of others in their way: the best to the device if
-  // `promotes`, then those on disk to the host, where there is room or pages that they displace, for
-  // kPlacedBytes at most of these: rise() does the rest. A copy that fails ends it: pages stay where
-  // they are, which is slower and not wrong.
+  // Places the pages of `table`, which must all be written, and moves others out of their way:
+  // first the best to the device if `promotes`, then those on disk to the host, into free room or
+  // the places of pages that they displace. It moves at most kPlacedBytes from disk; rise() does
+  // the rest. If a copy fails, it stops: pages stay where they are, which is slower but not wrong.
   void place(PageTable& table, bool promotes);
-  // Moves one page: the best one on disk to the host, or one that is in its way out. False: none
+  // Moves one page: the best one on disk to the host, or one that is in its way out. False if none
   // should move, or a copy failed.
   bool rise();
 
  private:
-  // Who waits for place() waits for a disk that writes and reads so much: a tenth of a second or so.
+  // The caller of place() waits for a disk to read and write this much: about a tenth of a second.
   static constexpr int64_t kPlacedBytes = int64_t{64} << 20;
 
   struct Candidate {
@@ -39,7 +39,7 @@ class PageMover {
   std::vector<Candidate> candidates_of(PageTable& table, bool promotes);
   template <typename Plan>
   bool move_while(Plan plan);
-  // kCopied; kNothing: `plan` named no move; kFailed.
+  // kNothing: `plan` named no move.
   enum class Moved : uint8_t { kCopied, kNothing, kFailed };
   template <typename Plan>
   Moved move_once(Plan plan);

@@ -1,4 +1,4 @@
-// The pages of one pin_pages call, with the memory of those that had to be read from disk.
+// The pages of one pin_pages call, and the memory of those that had to be read from disk.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace millrace::kvstore {
 
 class Pins final : public PinnedPages {
  public:
-  // Where the bytes come from, which outlives the pins.
+  // Where the bytes come from; outlives the pins.
   struct Source {
     const PageIo& io;
     ReadBudget& budget;
-    // The page's bytes, if they have been read from disk ahead.
+    // The page's bytes, if they were read ahead from disk.
     std::function<std::optional<ReadMemory>(const PageEntry&)> read_ahead;
-    // Is told of the pages that a reader has.
+    // Told which pages a reader has received.
     std::function<void(std::span<PageEntry* const>, std::span<const PinnedPage>)> count;
   };
 
-  // The entries, of `table`, are pinned; `unpin` is called when they need not be any more. Under
-  // the store's lock: what may change later is copied now.
+  // Under the store's lock; copies what may change later. The entries, of `table`, are pinned
+  // already; `unpin` is called when they no longer need to be.
   Pins(Source source, std::shared_ptr<PageTable> table, std::vector<PageEntry*> entries,
        std::function<void(std::span<PageEntry* const>)> unpin)
       : source_(std::move(source)),
@@ -40,7 +40,7 @@ class Pins final : public PinnedPages {
   }
   ~Pins() override {
     read_ = {};
-    copies_.clear();  // with the last pin the store may go, and its budget
+    copies_.clear();  // after the last pin the store and its budget may go
     unpin_(entries_);
   }
 
@@ -49,14 +49,14 @@ class Pins final : public PinnedPages {
   // Outside the store's lock.
   Result<void> load() override;
   void count_copied(std::span<const size_t> pages) override;
-  // Those whose bytes are there.
+  // Counts the pages whose bytes are there.
   void count_in_place();
   std::span<PageEntry* const> entries() const { return entries_; }
   PageTable& table() const { return *table_; }
 
  private:
   void describe();
-  // Whether the page had been read ahead.
+  // Returns whether the page had been read ahead.
   bool take_copy(size_t page);
 
   const Source source_;

@@ -21,7 +21,7 @@ void ReadAhead::follow(PageTable& table, std::span<PageEntry* const> pages) {
   reader.last = clock_.now();
   ++head.layer;
   Followed& followed = reader.heads[head.kv_head];
-  // Requests overtake each other: one of the layer before says nothing new.
+  // Requests overtake each other: one for the layer before says nothing new.
   if (followed.layer == head.layer + 1) return;
   if (followed.layer == head.layer && (followed.all || !all)) return;
   const auto next = table.head(head.layer, head.kv_head);
@@ -45,7 +45,7 @@ std::vector<PageEntry*> ReadAhead::pages_to_read(std::span<PageEntry* const> hea
   return pages;
 }
 
-// A reader is at this layer: what lies before it comes too late.
+// A reader is at this layer: copies for earlier layers come too late.
 void ReadAhead::pass(const PageTable& table, const PageKey& head) {
   const Key begin{&table, head.kv_head, 0};
   copies_.erase(copies_.lower_bound(begin), copies_.lower_bound(key_of(table, head)));
@@ -101,7 +101,7 @@ PageEntry* ReadAhead::next_page() {
 }
 
 bool ReadAhead::step() {
-  std::shared_ptr<PageTable> table;  // let go without the lock: a large one takes its time
+  std::shared_ptr<PageTable> table;  // released without the lock: a large one takes time
   std::unique_lock lock(mutex_);
   PageEntry* const page = next_page();
   if (page == nullptr) return false;
@@ -121,7 +121,7 @@ bool ReadAhead::step() {
     ++pages_read_;
   }
   residency_.unpin(*page);
-  // A reader who asks for it learns what is wrong.
+  // A reader who asks for the page gets the error.
   if (!read.ok()) spdlog::warn("kvstore: reading ahead: {}", read.error().to_string());
   return true;
 }

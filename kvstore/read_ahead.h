@@ -1,12 +1,13 @@
-// Pages on disk that a reader will ask for soon, read into memory of their own before it does: while
-// it reads a kv head of layer l, the pages of layer l + 1, the best first. Where most of what it asks
-// for carries the head's mass, only those that do. Nothing in the tiers gives way to them.
+// Reads pages on disk into memory of their own before a reader asks for them: while it reads a kv
+// head of layer l, the pages of layer l + 1, the best first. If most of the pages that it asks for
+// carry the head's mass, only pages that do are read ahead. Nothing in the tiers gives way to them.
 //
-// A copy is handed over to the first reader who asks for the page. Those that nobody came for go once
-// a reader has passed their layer, when their request ends, and when others need the memory and
-// nobody has read the request for kAbandoned.
+// A copy is handed to the first reader who asks for the page. Copies that nobody asked for are
+// dropped once a reader has passed their layer, when their request ends, and when others need the
+// memory and nobody has read the request for kAbandoned.
 //
-// Threads: step() is for one thread at a time, without the store's lock; all else is called under it.
+// Threads: step() is for one thread at a time, without the store's lock; everything else is called
+// under it.
 #pragma once
 
 #include <cstdint>
@@ -30,21 +31,21 @@ namespace millrace::kvstore {
 
 class ReadAhead {
  public:
-  // Longer than a reader takes for a layer from disk.
+  // Longer than a reader takes to read a layer from disk.
   static constexpr Duration kAbandoned = std::chrono::seconds(5);
 
-  // All outlive it; `mutex` is the store's lock.
+  // All arguments outlive it; `mutex` is the store's lock.
   ReadAhead(const PageIo& io, Residency& residency, std::mutex& mutex, const Clock& clock,
             int64_t num_bytes);
 
-  // A reader has these pages, of one layer and kv head.
+  // A reader has received these pages, of one layer and kv head.
   void follow(PageTable& table, std::span<PageEntry* const> pages);
   // The copy of a page, if there is one.
   std::optional<ReadMemory> take(const PageTable& table, const PageEntry& page);
   void forget(const PageTable& table);
   bool has_targets() const { return !targets_.empty(); }
 
-  // Reads one page. False: there is none to read, or no memory to read it into.
+  // Reads one page. False if there is none to read, or no memory to read it into.
   bool step();
 
   int64_t pages_read() const { return pages_read_; }
@@ -56,9 +57,9 @@ class ReadAhead {
   struct Target {
     std::shared_ptr<PageTable> table;
     PageKey head;
-    std::vector<PageEntry*> pages;  // to read, the next one last
+    std::vector<PageEntry*> pages;  // to read; the next one is last
   };
-  // What was last begun for a kv head.
+  // What reading ahead last began with for a kv head.
   struct Followed {
     int32_t layer = -1;
     bool all = false;  // not only pages that carry mass

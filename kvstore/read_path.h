@@ -1,10 +1,13 @@
-// How pages of requests are read: pinned where they lie or read from disk into memory of their own, under a lease, and by
-// a running request those of its own prefix. Counts what was read, since that decides what stays in fast tiers, and has
-// what a reader will ask for next read ahead.
+// How pages of requests are read: pinned where they lie, or read from disk into memory of their
+// own. Reading needs a lease, except that a running request may read its own prefix. Counts what
+// was read, because that decides what stays in fast tiers, and has the pages that a reader will ask
+// for next read ahead.
 //
 // The TieredKvStore owns it, and it outlives all pins.
-// Threads: any, without the store's lock, which is taken for bookkeeping only; read_ahead() is for one thread at a time.
-// An error holds nothing. Of requests and leases: as RequestTable and PageTable; of bytes: as Pins::load.
+// Threads: any, without the store's lock, which is taken for bookkeeping only; read_ahead() is for
+// one thread at a time.
+// After an error nothing is held. Errors about requests and leases are those of RequestTable and
+// PageTable; errors about bytes are those of Pins::load.
 #pragma once
 
 #include <condition_variable>
@@ -29,19 +32,20 @@
 
 namespace millrace::kvstore {
 
-// After so long without being pulled, a page's hits count half: longer than a decode node takes for a
-// cache, shorter than leases are renewed for a conversation that goes on.
+// After this long without a pull, a page's hits count half. Longer than a decode node takes to pull
+// a cache, shorter than the lease renewals of a conversation that goes on.
 inline constexpr Duration kHitHalfLife = std::chrono::minutes(1);
 
 class ReadPath {
  public:
-  // All outlive it; `mutex`, the store's lock, guards `residency`, `requests` and `cache`. Pages that are read hold
-  // `read_bytes`, and those read ahead `read_ahead_bytes`.
+  // All arguments outlive it. `mutex`, the store's lock, guards `residency`, `requests` and
+  // `cache`. Pages that are read hold at most `read_bytes`, and pages read ahead at most
+  // `read_ahead_bytes`.
   ReadPath(const PageIo& io, Residency& residency, const RequestTable& requests,
            const PrefixCache& cache, std::mutex& mutex, const Clock& clock, int64_t read_bytes,
            int64_t read_ahead_bytes);
 
-  // As of KvStore.
+  // As in KvStore.
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
                                                   int32_t kv_head, std::span<const int64_t> pages);
   Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
@@ -57,11 +61,11 @@ class ReadPath {
   Result<std::vector<float>> scores(const std::string& request_id, const std::string& lease_id,
                                     const HeadBlock& heads) const;
 
-  // Reads one page ahead. False: there is none to read.
+  // Reads one page ahead. False if there is none to read.
   bool read_ahead() { return read_ahead_.step(); }
-  // Until there may be one, or the deadline has passed.
+  // Waits until there may be one, or the deadline has passed.
   void wait_for_reader(Deadline deadline);
-  // Every kHitHalfLife: what was pulled long ago counts less.
+  // Every kHitHalfLife: makes pulls of long ago count less.
   void cool_pages();
 
   // With the store's lock held:
@@ -80,11 +84,11 @@ class ReadPath {
                                    std::vector<PageEntry*> entries);
   Result<void> append_scores(const std::string& request_id, const std::string& lease_id,
                              int32_t layer, int32_t kv_head, std::vector<float>& scores) const;
-  // A reader has these pages: what it will ask for next is read ahead.
+  // A reader has received these pages: reads ahead what it will ask for next.
   void follow(const Pins& pins);
   std::optional<ReadMemory> take_read_ahead(const PageTable& table, const PageEntry& page);
-  // Of pages that a reader has: those whose bytes are empty once load() has found them, or the reader is
-  // told where to copy them.
+  // Counts pages that a reader has received. Pages whose bytes are empty count once load() has
+  // found them, or the reader is told where to copy them from.
   void count_hits(std::span<PageEntry* const> entries, std::span<const PinnedPage> pages);
   void unpin(std::span<PageEntry* const> pages);
 

@@ -1,8 +1,9 @@
-// The requests of a store: the pages of each by its id, and the lease that it may be read by. Says which state a request
-// is in, and how it ended; what its pages hold in the tiers is the store's to give back.
+// The requests of a store: the pages of each by its id, and the lease by which it may be read.
+// Knows which state a request is in and how it ended. Giving back what its pages hold in the tiers
+// is up to the store.
 //
-// The TieredKvStore owns it. Not thread-safe: under the store's lock. The table of a request may be held beyond that, and
-// beyond the request.
+// The TieredKvStore owns it. Not thread-safe: used under the store's lock. The table of a request
+// may be held outside the lock, and after the request is gone.
 #pragma once
 
 #include <cstdint>
@@ -26,29 +27,29 @@ class RequestTable {
   // `clock` outlives the table.
   explicit RequestTable(const Clock& clock) : leases_(clock) {}
 
-  // kInvalidArgument: there is one of this id; kExhausted: there are too many.
+  // kInvalidArgument: the id is taken; kExhausted: there are too many requests.
   Result<void> check_new(const std::string& request_id) const;
-  // As check_new() allows it.
+  // check_new() must have allowed it.
   void add(std::shared_ptr<PageTable> table);
-  // None is left of it, but for `why`. Null where there is no such request.
+  // Removes all of the request but the reason, `why`. Null if there is no such request.
   std::shared_ptr<PageTable> remove(const std::string& request_id, LeaseEnd why);
 
-  // That is being written: kNotFound, kInvalidArgument where it is sealed.
+  // A request that is being written. kNotFound; kInvalidArgument if it is sealed.
   Result<std::shared_ptr<PageTable>> find_running(const std::string& request_id) const;
-  // kNotFound where it is not.
+  // kNotFound if it is not sealed.
   Result<std::shared_ptr<PageTable>> find_sealed(const std::string& request_id) const;
-  // Sealed or open, that this lease lets read. As LeaseTable::check.
+  // A sealed or open request that this lease may read. Errors as LeaseTable::check.
   Result<std::shared_ptr<PageTable>> find_leased(const std::string& request_id,
                                                  const std::string& lease_id) const;
 
-  // A running request may be read from now on. kInvalidArgument where it may be already.
+  // A running request may be read from now on. kInvalidArgument if it is open already.
   Result<void> open(const std::string& request_id, const std::string& lease_id);
   bool is_open(const std::string& request_id) const { return leases_.holds(request_id); }
-  // Of one that is open, the lease must be the same: as LeaseTable::check.
+  // If the request is open, the lease must be the same. Errors as LeaseTable::check.
   Result<void> check_seal(const std::string& request_id, const std::string& lease_id) const;
-  // The request is as it will stay, and may be read for `lease`.
+  // The request will not change any more, and may be read for `lease`.
   void seal(PageTable& table, const std::string& lease_id, Duration lease);
-  // Of a sealed request that the lease is of: as LeaseTable::check.
+  // For a sealed request whose lease this is. Errors as LeaseTable::check.
   Result<void> renew(const std::string& request_id, const std::string& lease_id, Duration lease,
                      Duration waited);
   Result<void> check_release(const std::string& request_id, const std::string& lease_id) const;

@@ -9,7 +9,7 @@ namespace millrace::kvstore {
 
 namespace {
 
-// In messages, of columns that no request of this process has written.
+// Names, in messages, columns that no request of this process has written.
 constexpr const char* kNoRequest = "of an earlier life";
 // The disk file grows by at least this many slots: a call per page would dominate.
 constexpr int64_t kDiskGrowthSlots = 64;
@@ -42,7 +42,7 @@ bool StoreRoom::make(int64_t num_pages, int64_t before, For whom, Columns& gone)
   if (num_pages > available()) return false;
   while (num_pages > residency_.available()) {
     PageColumn* const column = cache_.first_to_go(before);
-    // What is left is being read, or of use to the one who asks.
+    // The remaining columns are being read, or are of use to the caller.
     if (column == nullptr) return false;
     residency_.count_cached(*column, -1);
     gone.push_back(cache_.give_way(*column));

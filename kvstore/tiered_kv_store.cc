@@ -52,7 +52,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   MR_RETURN_IF_ERROR(check_prefix(request_id, num_tokens, pages, prefix, geometry_));
   // No overflow: `pages` lies in memory, and rows is at most 2^24 (kv_store.cc).
   const int64_t num_pages = static_cast<int64_t>(pages.size()) * rows();
-  // One at a time, so that the room found is still there when it is taken.
+  // One request at a time, so that the room found is still there when it is reserved.
   const auto alone = room_.alone();
   Columns columns, gone;
   int64_t sequence = 0;
@@ -75,7 +75,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   return begun;
 }
 
-// `prefix` is held for the request.
+// `prefix` is already held for the request.
 Result<void> TieredKvStore::begin_after(const std::string& request_id, int64_t num_tokens,
                                         std::span<const int64_t> pages, int64_t sequence,
                                         Columns prefix) {
@@ -110,7 +110,7 @@ void TieredKvStore::let_go(PageColumn& column) {
   if (cache_.let_go(column)) residency_.free(column);
 }
 
-// Records of a long prompt are gigabytes.
+// The records of a long prompt take gigabytes.
 Result<std::shared_ptr<PageTable>> TieredKvStore::make_table(const std::string& request_id,
                                                              int64_t num_tokens,
                                                              std::span<const int64_t> pages,
@@ -130,7 +130,8 @@ Result<void> TieredKvStore::open(const std::string& request_id, const std::strin
   return requests_.open(request_id, lease_id);
 }
 
-// The lock is taken twice, however many pages there are: readers take it for each of their requests.
+// Takes the lock only twice, however many pages there are, because readers take it for each
+// request.
 Result<void> TieredKvStore::write_pages(const std::string& request_id, int32_t layer,
                                         int32_t kv_head, std::span<const int64_t> pages,
                                         std::span<const std::byte> kv, const PageDigest& digests) {
@@ -171,8 +172,8 @@ Result<TieredKvStore::PageWrites> TieredKvStore::start_writes(const std::string&
   writes.pages.reserve(entries.size());
   for (PageEntry* entry : entries) {
     entry->state = PageState::kWriting;
-    // Where seal() brings no page to the device, it comes there now or never: until its scores are there
-    // it goes before all pages that carry no mass.
+    // If seal() moves no pages to the device, this page gets there now or never. Until its scores
+    // come, it goes before all pages that carry no mass.
     if (!promotes_) entry->priority.share = 1;
     --writes.table->num_unwritten;
     writes.pages.push_back({.entry = entry, .slots = residency_.take_for_write(*entry)});
@@ -201,7 +202,7 @@ void TieredKvStore::finish_writes(const PageWrites& writes) {
   }
 }
 
-// A page that other requests hold too is worth what it is worth to the one that needs it most.
+// A page that other requests hold too has the worth that it has for the request that needs it most.
 Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t layer,
                                        int32_t kv_head, std::span<const float> scores) {
   std::shared_ptr<PageTable> table;
@@ -264,7 +265,7 @@ Result<std::unique_ptr<HeldPrefix>> TieredKvStore::hold_prefix(const std::string
       std::make_unique<HeldColumns>(std::move(table), io_, residency_, mutex_));
 }
 
-// A column that another request or the cache holds too keeps the page for them.
+// If another request or the cache holds the column too, it keeps the page for them.
 Result<void> TieredKvStore::drop_pages(const std::string& request_id, int32_t layer,
                                        int32_t kv_head, std::span<const int64_t> pages) {
   if (pages.empty()) return {};
@@ -346,7 +347,8 @@ Result<int64_t> TieredKvStore::remember(const std::string& request_id,
       ++num_new;
     }
   }
-  // Those that it began with too: none is worth less than what follows it.
+  // Also for the columns that the request began with: none may be worth less than those that follow
+  // it.
   for (const auto& column : table.columns()) {
     if (column->content_key) cache_.raise_cost(*column, cost);
   }
@@ -365,7 +367,8 @@ std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> key
   return found;
 }
 
-// A page on disk is computed again where that is faster than to load it: the next prompt need not do so too.
+// A page on disk is computed again if that is faster than loading it. The new column takes its
+// place, so that the next prompt need not do so too.
 void TieredKvStore::forget_slower(const PageContentKey& key, PageColumn& again, Columns& gone) {
   PageColumn* const known = cache_.find(key);
   if (known == nullptr || known->num_requests > 0) return;
@@ -376,7 +379,8 @@ void TieredKvStore::forget_slower(const PageContentKey& key, PageColumn& again, 
   residency_.free(*known);
 }
 
-// A prompt may have thousands of pages, of hundreds of entries each: the lock is taken for one at a time.
+// A prompt may have thousands of pages with hundreds of entries each, so the lock is taken for one
+// page at a time.
 std::vector<CachedPlace> TieredKvStore::place_cached(std::span<const PageContentKey> keys) const {
   std::vector<CachedPlace> places;
   places.reserve(keys.size());
@@ -402,7 +406,7 @@ ReadRates TieredKvStore::read_rates() const {
 
 std::vector<bool> TieredKvStore::check_cached(std::span<const PageContentKey> keys,
                                               CacheCheck check, Duration kept_patience) {
-  int64_t sequence = 0;  // of the request that is to come
+  int64_t sequence = 0;  // of the coming request
   {
     std::lock_guard lock(mutex_);
     sequence = next_sequence_;

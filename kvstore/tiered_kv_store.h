@@ -1,10 +1,10 @@
 // The KvStore over three SlotMemory tiers.
 //
-// Locks. `mutex_` guards every table, entry, queue and lease, and is held for bookkeeping only:
-// bytes are copied, checksummed and read from disk outside it, into slots that nobody else can name
-// (writes) or that a pin holds in place (reads, moves). Three more locks are taken before it and may
-// be held over file operations: that of the StoreRoom, that of the PageMover, and that of the ColumnKeeper, which comes
-// after the StoreRoom's.
+// Locks. `mutex_` guards every table, entry, queue and lease, and is held for bookkeeping only.
+// Bytes are copied, checksummed and read from disk outside it, in slots that nobody else can name
+// (writes) or that a pin holds in place (reads, moves). Three more locks are taken before it and
+// may be held over file operations: those of the StoreRoom, the PageMover and the ColumnKeeper. The
+// ColumnKeeper's comes after the StoreRoom's.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ class TieredKvStore final : public KvStore {
                 bool promotes = true, int64_t read_bytes = kDefaultReadBytes,
                 int64_t read_ahead_bytes = kDefaultReadAheadBytes,
                 std::unique_ptr<PrefixArchive> archive = nullptr);
-  // All pins are gone by then.
+  // All pins must be gone by then.
   ~TieredKvStore() override;
 
   const KvGeometry& geometry() const override { return geometry_; }
@@ -123,15 +123,15 @@ class TieredKvStore final : public KvStore {
   };
 
   // These are called with mutex_ held.
-  // Returns the table, null if there is none, for the caller to let go without the lock: a large
-  // one takes its time.
+  // Returns the table, or null if there is none. The caller lets it go without the lock, because a
+  // large table takes time to free.
   std::shared_ptr<PageTable> forget(const std::string& request_id, LeaseEnd why);
 
   using Columns = StoreRoom::Columns;
   Result<Columns> take_prefix(const std::string& request_id, std::span<const CachedPage> prefix,
                               int64_t sequence);
-  // An idle column of this key of which more is on disk than of the one that a prompt computed again goes, and is let go
-  // by the caller without the lock.
+  // Forgets an idle column with this key if more of it is on disk than of `again`, the column that
+  // a prompt computed again. The caller lets it go without the lock.
   void forget_slower(const PageContentKey& key, PageColumn& again, Columns& gone);
   void let_go(PageColumn& column);
 

@@ -1,5 +1,6 @@
-// Connects by what speaks at an address: tcp:// and tls:// by comm/tcp, others by what was added for
-// them. Thread-safe once all are added. Connections and servers may outlive it.
+// Picks a transport by the scheme of an address: comm/tcp for tcp:// and tls://, and for other
+// schemes the transport that was added for them. Thread-safe once all are added. Connections and
+// servers may outlive it.
 #pragma once
 
 #include <functional>
@@ -18,22 +19,22 @@ class AnyTransport final : public Transport {
  public:
   using Make = std::function<Result<std::unique_ptr<Transport>>()>;
 
-  // None: of what is added alone.
+  // `tcp` none: uses only the transports that are added.
   explicit AnyTransport(const std::optional<TcpOptions>& tcp) {
     if (tcp) tcp_.emplace(*tcp);
   }
-  // What is wrong with the files for tls:// shows before the first such address is met.
+  // Finds out whether the files for tls:// can be used before the first such address is met.
   Result<void> check_tls() const { return tcp_ ? tcp_->check_client_tls() : Result<void>(); }
-  // Addresses of this scheme are this transport's, which is made when the first one is met.
+  // Addresses of this scheme use this transport, which is made when the first one is met.
   void add(std::string scheme, Make make);
   using Transport::connect;
   using Transport::listen;
 
-  // By comm/tcp.
+  // Uses comm/tcp.
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
                                                   TransportServer::Handler handler,
                                                   TransportServer::Admits admits) override;
-  // kUnsupported names the schemes that there are.
+  // kUnsupported names the known schemes.
   Result<std::unique_ptr<TransportConnection>> connect(const std::string& address,
                                                        const std::string& capability,
                                                        Deadline deadline) override;

@@ -1,4 +1,4 @@
-// Fills a Destination from the front with bytes that come in pieces of other sizes.
+// Fills a Destination from the front with bytes that arrive in pieces of other sizes.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ class DestinationWriter {
  public:
   explicit DestinationWriter(Destination pieces) : pieces_(pieces) {}
 
-  // There must be room for it.
+  // The destination must have room for `bytes`.
   void write(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const auto room = pieces_.front().subspan(at_);
@@ -29,7 +29,7 @@ class DestinationWriter {
 
  private:
   Destination pieces_;
-  size_t at_ = 0;  // in the first of them
+  size_t at_ = 0;  // in the first of pieces_
 };
 
 }  // namespace millrace::comm

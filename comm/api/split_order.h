@@ -1,4 +1,4 @@
-// Who ends up where in Communicator::split: the rule is the same for every implementation.
+// The order of ranks in Communicator::split, the same for every implementation.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct SplitChoice {
   int32_t key;
 };
 
-// The ranks that chose `color`, by key, ranks of equal key in their old order.
+// The ranks that chose `color`, ordered by key; ranks of equal key keep their old order.
 inline std::vector<int> split_order(std::span<const SplitChoice> choices, int color) {
   std::vector<int> chosen;
   for (size_t rank = 0; rank < choices.size(); ++rank) {

@@ -1,8 +1,9 @@
 // Point-to-point request and reply with bulk payload: how KV pages leave a rank. The requester
-// sends a small header; the server answers with a small header and a payload that lands in memory
-// the requester chose. Knows nothing of pages: what headers mean is protocol/kv_messages.proto, who
-// answers is worker/kv_server. Implementations: comm/tcp (the default), comm/ucx (RDMA, shared
-// memory), comm/local (in-process, for tests, with fault injection); comm/any picks by address.
+// sends a small header. The server answers with a small header and a payload that lands in memory
+// the requester chose. The transport knows nothing of pages: protocol/kv_messages.proto defines the
+// headers, and worker/kv_server answers. Implementations: comm/tcp (the default), comm/ucx (RDMA,
+// shared memory), comm/local (in-process, for tests, with fault injection); comm/any picks one by
+// address.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +23,11 @@ namespace millrace::comm {
 
 inline constexpr int64_t kMaxTransportHeaderBytes = 60 * 1024;
 inline constexpr int64_t kMaxTransportPayloadBytes = 64ll << 20;
-// What a client shows to be let in, such as a lease id.
+// What a client presents to be admitted, such as a lease id.
 inline constexpr size_t kMaxCapabilityBytes = 64;
 
-// Pieces of memory sent one after the other, as one payload; `keep_alive` holds whatever owns them
-// (pins of pages) until the payload has left, or the peer is known to be gone.
+// Pieces of memory sent one after the other, as one payload. `keep_alive` holds whatever owns them
+// (pins of pages) until the payload has been sent or the peer is known to be gone.
 struct Payload {
   int64_t total_bytes() const {
     int64_t total = 0;
@@ -41,17 +42,18 @@ struct Payload {
 struct TransportReply {
   std::string header;  // <= kMaxTransportHeaderBytes
   Payload payload;     // <= kMaxTransportPayloadBytes in all
-  // If set, header and payload are what it returns: a reply that takes waiting for, such as for a
-  // disk. It has no `later` of its own. Called once, on any thread, or dropped if the client goes.
+  // If set, it returns the header and payload: for a reply that must wait, for example for a disk.
+  // The reply that it returns has no `later` of its own. Called once, on any thread, or dropped if
+  // the client goes.
   std::function<TransportReply()> later = {};
 };
 
-// As it is sent.
+// The reply as it is sent.
 inline TransportReply complete(TransportReply reply) {
   return reply.later ? reply.later() : std::move(reply);
 }
 
-// What bytes travel over, as far as counters tell it apart.
+// What bytes travel over, as far as counters distinguish it.
 // kSameHost: a mapping of the rank's memory, from which the reader copies.
 enum class Carrier : uint8_t { kSharedMemory = 0, kTcp = 1, kOther = 2, kSameHost = 3 };
 inline constexpr int kNumCarriers = 4;
@@ -75,24 +77,24 @@ struct TransportStats {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t failures = 0;
-  int64_t refused = 0;  // connections that were not let in; counted by servers only
-  int64_t bytes_sent_over[kNumCarriers] = {};  // bytes_sent once more; counted by servers only
+  int64_t refused = 0;                         // connections not admitted; counted by servers only
+  int64_t bytes_sent_over[kNumCarriers] = {};  // bytes_sent by carrier; counted by servers only
 };
 
-// Answers requests on threads of its own, one or several, from construction to destruction. The
-// handler runs on them, on several at once, and must not wait: other requests of a thread's
-// connections do meanwhile. What must be waited for is left to TransportReply::later, for which a
-// server has other threads. It sees headers from the network: they may hold anything.
+// Answers requests on one or more threads of its own, from construction to destruction. The handler
+// runs on these threads, on several at once, and must not block: while it does, other requests of
+// that thread's connections wait. Leave anything that blocks to TransportReply::later, for which a
+// server has other threads. The handler sees headers from the network: they may hold anything.
 class TransportServer {
  public:
   using Handler = std::function<TransportReply(std::string_view request_header)>;
-  // Whether who shows this capability may connect. It is asked once a connection; what a request
-  // may have is for the handler to say. On any thread; must not wait.
+  // Whether a client that presents this capability may connect. Asked once per connection; the
+  // handler decides what each request may have. Called on any thread; must not block.
   using Admits = std::function<bool(std::string_view capability)>;
 
   virtual ~TransportServer() = default;
-  // What a client needs to connect, for a manifest: "scheme://host:port" of an interface reachable
-  // by the client (comm/net/address_scheme.h; "host:port" in tests).
+  // What a client needs to connect, for a manifest: "scheme://host:port" of an interface that the
+  // client can reach (comm/net/address_scheme.h; "host:port" in tests).
   virtual std::string address() const = 0;
   virtual TransportStats stats() const = 0;
 };
@@ -106,12 +108,12 @@ inline int64_t total_bytes(Destination pieces) {
   return total;
 }
 
-// Something that waits and can be told not to.
+// Something that blocks and can be interrupted.
 class Interruptible {
  public:
   virtual ~Interruptible() = default;
-  // From any thread: the call that is under way, or else the next one, ends at once with
-  // kCancelled, as if its deadline had passed.
+  // From any thread: the call under way, or else the next one, ends at once with kCancelled, as if
+  // its deadline had passed.
   virtual void interrupt() = 0;
 };
 
@@ -121,32 +123,34 @@ struct ReplyHead {
   int64_t payload_bytes = 0;
 };
 
-// Told, within the call and on its thread, how much of a reply's payload has landed: so many bytes
-// from its start, which will not change any more. The last time may be missing.
+// Told during the call, on its thread, how much of a reply's payload has landed: `num_bytes` from
+// its start, which will not change any more. The last call may be missing.
 class PayloadObserver {
  public:
   virtual ~PayloadObserver() = default;
   virtual void landed(const ReplyHead& reply, int64_t num_bytes) = 0;
 };
 
-// One connection to one server. One thread at a time, but for interrupt(). After an error the
+// One connection to one server. One thread at a time, except interrupt(). After an error the
 // connection is broken: connect again.
 class TransportConnection : public Interruptible {
  public:
   using Reply = ReplyHead;
-  // The payload lands in `destination`; a payload larger than it is kTooLarge and the connection
-  // stays usable. When the deadline passes, `destination` may be reused only after the connection
-  // is destroyed: destruction waits (at most 2 s) until the transport is known to be quiet.
+  // The payload lands in `destination`. A payload larger than it is kTooLarge, and the connection
+  // stays usable. After the deadline has passed, `destination` may be reused only once the
+  // connection is destroyed: destruction waits (at most 2 s) until the transport is known to be
+  // quiet.
   virtual Result<Reply> call_into(std::string_view request_header, Destination destination,
                                   Deadline deadline) = 0;
-  // The same into one piece.
+  // The same, into one piece.
   Result<Reply> call(std::string_view request_header, std::span<std::byte> destination,
                      Deadline deadline) {
     return call_into(request_header, Destination(&destination, 1), deadline);
   }
 
-  // `observer`, from the next call on; null: nobody. It must outlive the connection or be taken back.
-  // Transports that do not write in order tell it nothing: who uses it looks at the rest afterwards.
+  // `observer` is told from the next call on; null: nobody. It must outlive the connection or be
+  // taken back. Transports that do not write in order tell it nothing, so its owner must look at
+  // the rest afterwards.
   virtual void observe(PayloadObserver* /*observer*/) {}
 
   // The transport that carries this connection's bytes as the library reports it: "shm", "tcp",
@@ -158,7 +162,7 @@ class TransportConnection : public Interruptible {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // `admits`: null for everybody. Asked by comm/tcp alone: elsewhere everybody gets in.
+  // `admits`: null admits everybody. Only comm/tcp asks it; other transports admit everybody.
   virtual Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
                                                           TransportServer::Handler handler,
                                                           TransportServer::Admits admits) = 0;

@@ -1,5 +1,5 @@
-// A Transport that spoils chosen calls of another one, for tests of whoever must cope. Which calls
-// is decided by their number, so a run can be repeated.
+// A Transport that makes chosen calls of another one fail, for tests of the code that must cope.
+// Calls are chosen by their number, so a run can be repeated.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace millrace::comm {
 
 enum class FaultKind {
   kFlipByte,     // the call succeeds, one byte of its payload is wrong
-  kDropRequest,  // the server never hears of it: kDeadlineExceeded, at once
-  kDropReply,    // the server answers, the client does not hear: kDeadlineExceeded, at once
+  kDropRequest,  // the server does not receive it: kDeadlineExceeded, at once
+  kDropReply,    // the client does not receive the answer: kDeadlineExceeded, at once
   kLosePeer,     // kPeerLost
 };
 
@@ -23,15 +23,15 @@ struct Fault {
   FaultKind kind = FaultKind::kLosePeer;
   int64_t first_call = 0;  // counted from 0, over all connections of the transport
   int64_t num_calls = 1;
-  int64_t byte = 0;  // kFlipByte: which, modulo the payload's size
+  int64_t byte = 0;  // kFlipByte: which byte, modulo the payload's size
 };
 
 struct FaultPolicy {
   std::vector<Fault> faults;
 };
 
-// The inner transport must outlive this one; connections may outlive both. Errors break a
-// connection as they do without faults. Thread-safe; with several threads the numbers of calls
+// The inner transport must outlive this one; connections may outlive both. An error breaks its
+// connection as it does without faults. Thread-safe; with several threads the numbers of calls
 // depend on their order.
 class FaultTransport final : public Transport {
  public:
@@ -46,7 +46,7 @@ class FaultTransport final : public Transport {
                                                        const std::string& capability,
                                                        Deadline deadline) override;
 
-  // Calls so far, spoilt or not.
+  // Calls so far, faulty or not.
   int64_t num_calls() const { return num_calls_->load(); }
 
  private:

@@ -23,7 +23,7 @@ Result<std::shared_ptr<const LocalExchange::Round>> LocalExchange::exchange(int 
     return round;
   }
 
-  // A round that is complete counts even if a rank has left since: it left after its last call.
+  // A complete round counts even if a rank has left since: it left after its last call.
   const auto done = [&] { return num_rounds_done_ != this_round; };
   const bool awake = hub_->changed.wait_until(lock, deadline.when(), [&] {
     return done() || failure(rank).has_value() || lost_rank() >= 0;

@@ -17,8 +17,8 @@
 
 namespace millrace::comm {
 
-// Who of the group that was created first has failed, and how. Shared by that group and all that
-// were split from it: they break together.
+// Which ranks of the group that was created first have failed, and how. Shared by that group and
+// all groups split from it: they break together.
 struct LocalHub {
   explicit LocalHub(int num_ranks) : failures(static_cast<size_t>(num_ranks)) {}
 
@@ -32,7 +32,7 @@ class LocalExchange {
   struct Contribution {
     std::string_view call;  // "barrier", ...: all ranks must make the same one
     std::vector<std::byte> bytes;
-    std::shared_ptr<LocalExchange> child;  // split only: what the leader made for its colour
+    std::shared_ptr<LocalExchange> child;  // only for split: made by the leader for its colour
   };
   using Round = std::vector<Contribution>;  // by rank
 
@@ -45,7 +45,8 @@ class LocalExchange {
 
   Result<std::shared_ptr<const Round>> exchange(int rank, Contribution mine, Deadline deadline);
 
-  // The rank's waiting call, if there is one, returns kCancelled; the other ranks' kPeerLost.
+  // If the rank has a call waiting, it returns kCancelled, and the other ranks' calls return
+  // kPeerLost.
   void abort(int rank) noexcept;
   // The rank will make no more calls on this exchange.
   void leave(int rank) noexcept;

@@ -11,8 +11,9 @@ namespace millrace::comm {
 
 class LocalGroup {
  public:
-  // One communicator a rank, rank 0 first; hand each to its own thread. A rank whose communicator
-  // is destroyed, aborted or out of time fails the other ranks' calls with kPeerLost.
+  // One communicator for each rank, rank 0 first; hand each to its own thread. A rank whose
+  // communicator is destroyed, aborted or out of time makes the other ranks' calls fail with
+  // kPeerLost.
   static std::vector<std::unique_ptr<Communicator>> create(int num_ranks);
 };
 

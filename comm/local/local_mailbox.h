@@ -1,4 +1,4 @@
-// Where the connections of a local transport leave requests and their server takes them.
+// Where the connections of a local transport leave requests and its server takes them.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ class LocalMailbox {
     std::optional<TransportReply> reply;
   };
 
-  // The client's side: kDeadlineExceeded, kPeerLost once the mailbox is closed, or kCancelled once
-  // `interrupted` is set, which those who set it tell by wake().
+  // The client's side. Errors: kDeadlineExceeded; kPeerLost once the mailbox is closed; kCancelled
+  // once `interrupted` is set, after which the setter must call wake().
   Result<TransportReply> ask(std::string request, Deadline deadline,
                              const std::atomic<bool>& interrupted);
   void wake();

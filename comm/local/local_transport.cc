@@ -116,7 +116,7 @@ Result<std::unique_ptr<TransportServer>> LocalTransport::listen(const std::strin
   auto mailbox = std::make_shared<LocalMailbox>();
   std::lock_guard lock(mutex_);
   const auto address = fmt::format("{}:{}", host, port == 0 ? next_port_++ : port);
-  // Connections keep the mailbox of a server that is gone.
+  // Connections keep the mailbox of a server alive that is gone.
   const auto taken = mailboxes_[address].lock();
   if (taken != nullptr && !taken->closed()) {
     return error(Errc::kInvalidArgument, "address {} is already in use", address);

@@ -1,5 +1,5 @@
-// Transport between threads of one process, for tests. Servers are found by address in the
-// LocalTransport object that they listen on.
+// Transport between threads of one process, for tests. A server is found by its address in the
+// LocalTransport object that it listens on.
 //
 // Thread-safe. Connections and servers may outlive the transport.
 #pragma once
@@ -20,7 +20,7 @@ class LocalTransport final : public Transport {
   using Transport::connect;
   using Transport::listen;
 
-  // Port 0 takes a number of its own. kInvalidArgument if the address is taken.
+  // Port 0 takes a free number. kInvalidArgument if the address is taken.
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
                                                   TransportServer::Handler handler,
                                                   TransportServer::Admits admits) override;

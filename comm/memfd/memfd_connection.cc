@@ -21,7 +21,7 @@ Result<std::unique_ptr<MemfdConnection>> MemfdConnection::open(const std::string
 
 Result<std::string> MemfdConnection::call(std::string_view request, Deadline deadline) {
   auto answer = exchange(request, deadline);
-  // What an interrupt looks like is the end of the connection.
+  // An interrupt looks like the end of the connection.
   if (interrupted_.load()) return Error(Errc::kCancelled, "the call was interrupted");
   return answer;
 }
@@ -41,7 +41,7 @@ Result<std::string> MemfdConnection::exchange(std::string_view request, Deadline
 }
 
 void MemfdConnection::done() {
-  (void)socket_.send(kMemfdDone);  // who does not hear it hears the connection's end
+  (void)socket_.send(kMemfdDone);  // a server that misses it sees the connection's end
 }
 
 void MemfdConnection::interrupt() {

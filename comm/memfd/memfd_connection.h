@@ -1,5 +1,5 @@
-// The asking end of a MemfdServer. One thread at a time, but for interrupt(). After an error it is
-// of no use.
+// The client end of a MemfdServer. One thread at a time, except interrupt(). After an error it
+// cannot be used any more.
 #pragma once
 
 #include <atomic>
@@ -15,19 +15,19 @@ namespace millrace::comm {
 
 class MemfdConnection final : public Interruptible {
  public:
-  // kPeerLost: nobody of this name is on this host (or in this network namespace);
-  // kUnsupported: a process of another user.
+  // kPeerLost: no server of this name is on this host (or in this network namespace); kUnsupported:
+  // it is a process of another user.
   static Result<std::unique_ptr<MemfdConnection>> open(const std::string& name, Deadline deadline);
 
   // kPeerLost, kDeadlineExceeded, kCancelled.
   Result<std::string> call(std::string_view request, Deadline deadline);
-  // What the last answer named need not be kept in place any more.
+  // What the last answer named need not be kept in place any longer.
   void done();
-  // That came with answers so far and have not been taken.
+  // The descriptors that came with answers so far and have not been taken.
   std::vector<FileDescriptor> take_descriptors() { return std::exchange(descriptors_, {}); }
-  // As of a TransportConnection.
+  // As in TransportConnection.
   void interrupt() override;
-  // To be polled: it hangs up once the other end is gone.
+  // For polling: it hangs up once the other end is gone.
   int descriptor() const { return socket_.descriptor(); }
 
  private:

@@ -1,4 +1,5 @@
-// What a client of a MemfdServer sends: a byte that says what, and the request behind kMemfdAsk.
+// What a client of a MemfdServer sends: a byte for the kind of message, and after kMemfdAsk the
+// request.
 #pragma once
 
 #include <string_view>

@@ -62,7 +62,8 @@ MemfdServer::~MemfdServer() {
   for (auto& thread : threads_) thread.join();
 }
 
-// Each event of a socket goes to one thread, which asks for the next one when it has dealt with it.
+// Each event of a socket goes to one thread, which asks for the next event when it has handled this
+// one.
 Result<void> MemfdServer::watch(int descriptor, uint64_t id, uint32_t events, int operation) const {
   epoll_event event{};
   event.events = events;
@@ -85,7 +86,7 @@ void MemfdServer::run() {
   }
 }
 
-// Where a client cannot be accepted, as no descriptor is left, the next sweep tries again.
+// If a client cannot be accepted because no descriptor is left, the next sweep tries again.
 void MemfdServer::accept_clients() {
   while (true) {
     auto accepted = listener_.accept();

@@ -1,10 +1,10 @@
-// Lets processes of this host and user map memory of this one, and tells them what lies where in
-// it. They ask over a socket with an abstract, random name, and are sent the memory's descriptors
-// with the first answer that grants them. docs/adr/0012-same-host-pulls.md has the reasons.
+// Lets processes of this host and user map memory of this process, and tells them what lies where
+// in it. They ask over a socket with a random abstract name. The first answer that grants them
+// memory brings its descriptors. docs/adr/0012-same-host-pulls.md has the reasons.
 //
-// What an answer names is kept in place until its asker asks again, says that it is done, or goes,
-// however it goes. An asker that holds an answer longer than `grace` loses its connection: it must
-// check what it has read.
+// What an answer names is kept in place until its client asks again, says that it is done, or goes
+// away in any manner. A client that holds an answer longer than `grace` loses its connection, so it
+// must check what it has read.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace millrace::comm {
 
 struct MemfdServerOptions {
   int num_threads = 2;
-  // Far longer than an asker takes to copy what one answer names.
+  // Far longer than a client takes to copy what one answer names.
   Duration grace = std::chrono::seconds(30);
 };
 
@@ -33,22 +33,24 @@ class MemfdServer {
  public:
   struct Answer {
     std::string text;  // < kMaxPacketBytes
-    // So many of the first descriptors are for its asker, which is sent those that it does not have; 0: a
-    // refusal.
+    // The client may have this many of the first descriptors, and is sent those that it does not
+    // have yet; 0: a refusal.
     size_t num_descriptors = 0;
     std::shared_ptr<void> keep_alive;
   };
-  // On threads of the server, on several at once. It sees what any process of this user sends.
+  // Runs on threads of the server, on several at once. It sees whatever any process of this user
+  // sends.
   using Handler = std::function<Answer(std::string_view request)>;
 
-  // `descriptors`, of SharedMemory or of what else can be mapped by one, outlive the server. kIo.
+  // `descriptors`, of SharedMemory or anything else that can be mapped by one, outlive the server.
+  // kIo.
   static Result<std::unique_ptr<MemfdServer>> start(std::vector<int> descriptors, Handler handler,
                                                     const MemfdServerOptions& options);
   MemfdServer(const MemfdServer&) = delete;
   MemfdServer& operator=(const MemfdServer&) = delete;
   ~MemfdServer();
 
-  // Not to be guessed: who knows it has been told.
+  // Cannot be guessed: a process that knows it has been told.
   const std::string& name() const { return name_; }
 
  private:
@@ -72,7 +74,7 @@ class MemfdServer {
   void serve(uint64_t id);
   Result<void> receive(Client& client);
   Result<void> answer(Client& client, std::string_view request);
-  // Keeps `held`, if the client is still there, and lets go of what was held before.
+  // Keeps `held` if the client is still there, and releases what was held before.
   bool hold(Client& client, std::shared_ptr<void> held);
   void drop(uint64_t id);
   void drop_slow_clients();

@@ -17,14 +17,14 @@ namespace millrace::comm {
 
 namespace {
 
-// Clients that connect at the same moment, before they are accepted.
+// How many clients may connect at the same moment, before they are accepted.
 constexpr int kBacklog = 1024;
 
 struct AbstractAddress {
   explicit AbstractAddress(const std::string& name) {
     address.sun_family = AF_UNIX;
     const size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
-    std::memcpy(address.sun_path + 1, name.data(), length);  // behind a 0: abstract
+    std::memcpy(address.sun_path + 1, name.data(), length);  // after a 0 byte: abstract
     size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
   }
   const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&address); }
@@ -47,7 +47,7 @@ bool would_wait() {
   return errno == EAGAIN || errno == EINTR;
 }
 
-// Room for the descriptors that one message carries, aligned as the system wants it.
+// Room for the descriptors of one message, aligned as the system requires.
 struct alignas(cmsghdr) ControlBytes
     : std::array<std::byte, CMSG_SPACE(kMaxPacketDescriptors * sizeof(int))> {};
 

@@ -1,6 +1,6 @@
-// A socket between two processes of one host that keeps messages apart and carries descriptors:
+// A socket between two processes of one host that keeps message boundaries and carries descriptors:
 // SOCK_SEQPACKET with an abstract name, which exists in no file system and ends with its listener.
-// It is found from the same network namespace alone. Never waits, but for connect().
+// It can be found only from the same network namespace. Only connect() and wait() block.
 #pragma once
 
 #include <sys/types.h>
@@ -28,20 +28,20 @@ class PacketSocket {
   };
 
   static Result<PacketSocket> listen(const std::string& name);
-  // kPeerLost: nobody listens by this name here.
+  // kPeerLost: nobody listens under this name here.
   static Result<PacketSocket> connect(const std::string& name, Deadline deadline);
-  // Nothing if nobody waits.
+  // Nothing if nobody is waiting.
   Result<std::optional<PacketSocket>> accept() const;
 
-  // Of the process at the other end, as it was when it connected or began to listen.
+  // The user of the process at the other end, at the time it connected or began to listen.
   Result<uid_t> peer_user() const;
   // kPeerLost; kExhausted: the other end does not read.
   Result<void> send(std::string_view text, std::span<const int> descriptors = {}) const;
   // Nothing if nothing has come. kPeerLost once the other end has closed.
   Result<std::optional<Packet>> receive() const;
-  // Until there is something to receive, or the end of the connection: true.
+  // Waits until there is something to receive or the connection has ended; returns true then.
   bool wait(Deadline deadline) const;
-  // Ends it for both ends and for who waits. Any thread.
+  // Ends the connection for both ends and for waiting threads. Any thread.
   void shut_down() const;
 
   int descriptor() const { return socket_.get(); }

@@ -1,8 +1,8 @@
-// How a rank waits for MPI, which has no wait with a deadline: poll, and between polls give the
-// processor away sooner and sooner. Ranks often share cores (four ranks on a two-core laptop), so a
-// rank that waits must not starve the one that it waits for. One that has cores to itself sleeps
-// later: ranks of GPUs meet in every layer, after waits of a millisecond, and each sleep is time
-// that the others wait in turn.
+// How a rank waits for MPI, which has no wait with a deadline: it polls, and gives the processor
+// away more and more between polls. Ranks often share cores (four ranks on a two-core laptop), so a
+// waiting rank must not starve the one that it waits for. A rank with cores of its own goes to
+// sleep later: ranks of GPUs meet in every layer after waits of a millisecond, and each sleep makes
+// the others wait in turn.
 #pragma once
 
 #include <sched.h>
@@ -17,7 +17,7 @@ namespace millrace::comm {
 
 class Backoff {
  public:
-  // `awake`: how long it yields beyond the first few times.
+  // `awake`: how long it goes on yielding after the first few times.
   explicit Backoff(Duration awake) : awake_(awake) {}
 
   // Call between two polls. Never sleeps past the deadline.
@@ -33,7 +33,7 @@ class Backoff {
   }
 
  private:
-  // A poll takes about a microsecond: spinning covers what a neighbour answers at once, yielding a
+  // A poll takes about a microsecond. Spinning covers what a neighbour answers at once, yielding a
   // few scheduler turns, sleeping all else. 500 us is far below a layer's compute time.
   static constexpr int kSpins = 50;
   static constexpr int kYields = 200;

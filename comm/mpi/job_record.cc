@@ -32,8 +32,8 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// When the process began, in ticks since the machine's start; nothing if there is none such. With
-// the number it is unique, and zombies do not count.
+// When the process began, in ticks since the machine started; nothing if there is no such process.
+// It is unique together with the process number. Zombies do not count.
 std::optional<std::string> start_of(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -47,7 +47,7 @@ std::optional<std::string> start_of(int pid) {
   return words[kStart];
 }
 
-// As a start time: of no process.
+// A start time that no process has.
 constexpr const char* kGone = "gone";
 
 std::string name_of_process(int pid) {
@@ -64,8 +64,9 @@ std::optional<int> parse_pid(std::string_view digits) {
   return pid;
 }
 
-// The parent is whoever adopts orphans if mpirun was killed before this process got here. So: on
-// mpirun's host the process that the session directory is named after, elsewhere mpirun's daemon.
+// If mpirun was killed before this process got here, the parent is whoever adopts orphans. So the
+// owner is, on mpirun's host, the process that the session directory is named after, and elsewhere
+// mpirun's daemon.
 int owner_of(const JobFiles& files) {
   constexpr std::string_view kOfMpirun = "pid.";
   const auto name = fs::path(files.session_directory).filename().string();
@@ -80,7 +81,7 @@ std::string file_prefix() {
   return fmt::format("millrace-job.{}.", ::geteuid());
 }
 
-// One field a line. Names and paths with line ends make no record.
+// One field per line. Names and paths with line ends get no record.
 std::string to_text(const JobFiles& files) {
   return fmt::format("{}\n{}\n{}\n{}\n", files.name, files.session_directory,
                      files.segment_directory, files.job_id);
@@ -100,7 +101,7 @@ bool is_own(const struct stat& status, mode_t type) {
   return status.st_uid == ::geteuid() && (status.st_mode & S_IFMT) == type;
 }
 
-// /dev/shm belongs to everybody: a record that another user could have written is none.
+// /dev/shm belongs to everybody: a record that another user could have written is not trusted.
 bool is_trusted(int fd) {
   struct stat status {};
   return ::fstat(fd, &status) == 0 && is_own(status, S_IFREG) && (status.st_mode & 022) == 0 &&
@@ -172,7 +173,7 @@ JobRecord JobRecord::create(const std::string& directory, const JobFiles& files,
       fmt::format("{}/{}{}.{}", directory, file_prefix(), owner, start_of(owner).value_or(kGone));
   FileDescriptor record(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-  // All ranks of the host write the same, whoever is first.
+  // All ranks of the host write the same text, whichever is first.
   if (!record.valid() || !is_trusted(record.get()) || ::flock(record.get(), LOCK_SH) != 0 ||
       ::pwrite(record.get(), text.data(), text.size(), 0) != std::ssize(text)) {
     spdlog::warn("no record of this job in {}: {}; if mpirun is killed, its files stay", path,
@@ -189,7 +190,7 @@ JobRecord::JobRecord(std::string directory, std::string path, JobFiles files, Fi
       lock_(std::move(lock)) {}
 
 JobRecord::~JobRecord() {
-  // Succeeds for the last rank of the host: a lock that cannot be had alone is given up.
+  // The lock can be exclusive only for the last rank of the host; other ranks give up here.
   if (lock_.valid() && ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path_.c_str());
 }
 
@@ -218,7 +219,7 @@ bool JobRecord::remove_if_dead(const std::string& path, int pid, const std::stri
   if (::flock(record.get(), LOCK_EX | LOCK_NB) != 0)
     return false;  // a rank lives, or a rank of
                    // this job is faster
-  // In a container, mpirun has the same number again after a restart, and with it the same names.
+  // In a container mpirun has the same number again after a restart, and with it the same names.
   if (files->session_directory != files_.session_directory) {
     remove_session(files->session_directory);
   }

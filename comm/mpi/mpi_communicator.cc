@@ -12,12 +12,12 @@
 namespace millrace::comm {
 namespace {
 
-// Below this a reduction is one exchange of everything: latency counts, bytes do not.
+// A reduction smaller than this is one exchange of everything: latency counts, bytes do not.
 constexpr int64_t kSmallReductionBytes = 16 << 10;
 // Larger reductions go in chunks of this size, which bounds the scratch memory.
 constexpr int64_t kReductionChunkBytes = 8 << 20;
 
-// One rank's part in split(): its choice, and the tag it could give the new communicator.
+// One rank's part in split(): its choice, and the tag that it could give the new communicator.
 struct SplitProposal {
   SplitChoice choice;
   int32_t next_tag;
@@ -58,7 +58,7 @@ Result<void> MpiCommunicator::run(const char* call, Body body) {
 
 Result<void> MpiCommunicator::barrier(Deadline deadline) {
   return run("barrier", [&]() -> Result<void> {
-    // Dissemination: after the round of distance d, 2d neighbours are known to have come.
+    // Dissemination: after the round of distance d, 2d neighbours are known to have arrived.
     for (int distance = 1; distance < size(); distance *= 2) {
       MR_RETURN_IF_ERROR(barrier_round(distance, deadline));
     }
@@ -78,8 +78,8 @@ Result<void> MpiCommunicator::barrier_round(int distance, Deadline deadline) {
 Result<void> MpiCommunicator::broadcast(std::span<std::byte> data, int root, Deadline deadline) {
   MR_CHECK(root >= 0 && root < size(), "root {} of {} ranks", root, size());
   return run("broadcast", [&]() -> Result<void> {
-    // Binomial tree over places, the root's being 0: place p hears from p without its lowest bit,
-    // then speaks to p + each lower power of two.
+    // Binomial tree over places, the root's being 0: place p receives from p without its lowest
+    // bit, then sends to p + each lower power of two.
     const int place = (rank_ - root + size()) % size();
     int reach = 1;
     while (reach < size() && (place & reach) == 0) reach *= 2;
@@ -119,7 +119,7 @@ Result<void> MpiCommunicator::gather(std::span<const std::byte> send, std::span<
     receive = receive.subspan(static_cast<size_t>(count));
   }
   MpiTransfers transfers(*family_, tag_);
-  // Rank r starts with r + 1, so that no rank is everyone's first.
+  // Rank r starts with r + 1, so that no rank is the first for everyone.
   for (int step = 1; step < size(); ++step) {
     const int source = (rank_ - step + size()) % size();
     transfers.receive(process(source), places[static_cast<size_t>(source)]);

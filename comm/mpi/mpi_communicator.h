@@ -6,8 +6,8 @@
 // log2(P) n from the root; all_gather sends its own count P-1 times; all_reduce 2 n (P-1)/P, and
 // below 16 KiB n (P-1) in a single step.
 //
-// After an error MPI may still hold on to the call's buffers. The process should report and exit;
-// until then leave those buffers alone.
+// After an error MPI may still use the call's buffers. The process should report and exit, and
+// leave those buffers alone until then.
 //
 // Threads: different communicators may be used by different threads, except that a process splits
 // one communicator at a time.
@@ -42,7 +42,7 @@ class MpiCommunicator final : public Communicator {
   CommStats stats() const override { return stats_; }
 
  private:
-  // Frame of every call: fails at once if broken, breaks on error, keeps the statistics.
+  // Wraps every call: fails at once if broken, breaks on error, keeps the statistics.
   template <typename Body>
   Result<void> run(const char* call, Body body);
 

@@ -1,4 +1,4 @@
-// What a world communicator and all that were split from it share in one process: they break
+// What a world communicator and all communicators split from it share in one process: they break
 // together, and they take their message tags from one range.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace millrace::comm {
 
 class MpiFamily {
  public:
-  // Tags [first_tag, last_tag] belong to this family. `session_broken` is set with the first
-  // failure. `awake`: of a rank that waits (backoff.h).
+  // Tags [first_tag, last_tag] belong to this family. `session_broken` is set by the first failure.
+  // `awake`: see backoff.h.
   MpiFamily(int first_tag, int last_tag, int64_t max_message_bytes, Duration awake,
             std::shared_ptr<std::atomic<bool>> session_broken);
 

@@ -18,10 +18,10 @@ namespace {
 constexpr int kTagsPerWorld = 256;
 constexpr int kNumTags = 32767;
 
-// Longer than ranks of GPUs are apart at the end of a short prompt's layer.
+// Longer than ranks of GPUs are apart at the end of a layer of a short prompt.
 constexpr auto kAwakeOnOwnCores = std::chrono::milliseconds(5);
 
-// Ranks of the job on this machine. Collective.
+// Number of ranks of the job on this machine. Collective.
 int num_ranks_here() {
   MPI_Comm here = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, /*key=*/0, MPI_INFO_NULL, &here);
@@ -31,8 +31,8 @@ int num_ranks_here() {
   return size;
 }
 
-// A rank has other threads than the one that waits (the KV server's, a GPU's page writers), so two
-// cores are its own at least.
+// A rank has other threads besides the one that waits (the KV server's, a GPU's page writers), so
+// it needs at least two cores to itself.
 Duration awake_here() {
   const int num_ranks = num_ranks_here();
   return usable_cores() >= 2 * num_ranks ? Duration(kAwakeOnOwnCores) : Duration::zero();

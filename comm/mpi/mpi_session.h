@@ -11,7 +11,7 @@
 namespace millrace::comm {
 
 struct MpiOptions {
-  // Larger transfers are cut: MPI counts are 32-bit.
+  // Larger transfers are split, because MPI counts are 32-bit.
   int64_t max_message_bytes = int64_t{1} << 30;
 };
 
@@ -25,15 +25,15 @@ class MpiSession {
   // broken: the process can still exit, and mpirun ends the other ranks.
   ~MpiSession();
 
-  // All ranks of the job. Collective in the sense that all ranks make the n-th call alike; sends
-  // nothing. Communicators must not be used after the session's end.
+  // All ranks of the job. All ranks must make their n-th call alike, but nothing is sent.
+  // Communicators must not be used after the session's end.
   std::unique_ptr<Communicator> world(MpiOptions options = {});
 
   bool broken() const { return broken_->load(std::memory_order_acquire); }
 
  private:
   const std::shared_ptr<std::atomic<bool>> broken_;
-  Duration awake_;  // of ranks that wait
+  Duration awake_;  // of waiting ranks (backoff.h)
   int num_worlds_ = 0;
 };
 

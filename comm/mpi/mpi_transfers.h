@@ -1,4 +1,4 @@
-// A set of sends and receives that are posted together and waited for with a deadline.
+// A set of sends and receives that are posted together and then waited for with a deadline.
 #pragma once
 
 #include <mpi.h>
@@ -28,8 +28,8 @@ class MpiTransfers {
   void send(int process, std::span<const std::byte> data);
   void receive(int process, std::span<std::byte> data);
 
-  // All of them. After an error receives are cancelled; what MPI is in the middle of cannot be
-  // taken back, and is noted in the family.
+  // Waits for all of them. After an error, receives are cancelled. Transfers that MPI is in the
+  // middle of cannot be cancelled; the family is told of them.
   Result<void> wait(Deadline deadline);
 
  private:

@@ -10,7 +10,8 @@ namespace millrace::comm::nccl {
 CollectiveQueue::CollectiveQueue(int gpu, cudaStream_t operations)
     : gpu_(gpu), operations_(operations) {
   use();
-  // Ahead of the device's operations wherever both are ready: others wait for what is sent here.
+  // This stream goes ahead of the device's operations if both are ready, because other ranks wait
+  // for what is sent here.
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest),
@@ -49,7 +50,7 @@ CollectiveMark CollectiveQueue::mark() {
 }
 
 void CollectiveQueue::join(CollectiveMark mark) {
-  // A prompt that was set aside joins marks of long ago. What came later in the stream comes behind them.
+  // A prompt that was set aside may join old marks. The later marks of the stream include them.
   const auto number = std::max(static_cast<int64_t>(mark), num_marks_ - kCollectiveMarksKept);
   MR_CHECK(number < num_marks_, "mark {} of {}", number, num_marks_);
   use();

@@ -1,5 +1,5 @@
-// The stream that collectives run in: its order against the device's operations, and how long it
-// was busy with collectives.
+// The stream that collectives run in: orders it against the device's operations, and measures how
+// long it was busy with collectives.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@
 
 namespace millrace::comm::nccl {
 
-// Throws CudaFailure when CUDA fails: the GPU's state is unknown then, and the rank ends.
+// Throws CudaFailure if CUDA fails: the GPU's state is unknown then, and the rank must end.
 class CollectiveQueue {
  public:
   CollectiveQueue(int gpu, cudaStream_t operations);
@@ -21,15 +21,15 @@ class CollectiveQueue {
   ~CollectiveQueue();
 
   cudaStream_t stream() const { return stream_; }
-  // The calling thread's CUDA calls are for this queue's GPU.
+  // Directs the calling thread's CUDA calls to this queue's GPU.
   void use() const;
 
   void follow();
   CollectiveMark mark();
   void join(CollectiveMark mark);
 
-  // Around each collective. `busy_s` stays where it is, and grows by the seconds that it took once
-  // it is done: at the next settle(), or when the queue comes to its events again.
+  // Called around each collective. `busy_s` must stay where it is. It grows by the collective's
+  // seconds once that is done: at the next settle(), or when the queue reuses its events.
   void begin(double& busy_s);
   void end();
   void settle() const;
@@ -42,7 +42,7 @@ class CollectiveQueue {
     bool running = false;
   };
   static Span make_span();
-  // Counts it if it is done; whether it is free.
+  // Counts the span if it is done; returns whether it is free.
   static bool settle(Span& span);
 
   int gpu_;
@@ -51,8 +51,8 @@ class CollectiveQueue {
   cudaEvent_t followed_ = nullptr;
   std::array<cudaEvent_t, kCollectiveMarksKept> marks_{};
   int64_t num_marks_ = 0;  // ever made
-  // In turn. One more where the next is still running: as many as the host is ahead by, two layers of
-  // collectives.
+  // Used in turn. If the next one is still running, one is added: as many as the host runs ahead,
+  // two layers of collectives.
   mutable std::vector<Span> spans_;
   size_t next_span_ = 0;
 };

@@ -15,9 +15,9 @@
 namespace millrace::comm {
 namespace {
 
-// A communicator that does not block has a thread of its own put each call into the stream, some
-// tens of microseconds later, and the host has a next layer to enqueue: so it looks again at once,
-// until it is clear that NCCL sets up connections.
+// A non-blocking communicator has a thread of its own that puts each call into the stream some tens
+// of microseconds later, while the host has a next layer to enqueue. So the host polls without a
+// pause until it is clear that NCCL is setting up connections.
 constexpr auto kLookTime = std::chrono::microseconds(500);
 constexpr auto kPause = std::chrono::microseconds(100);
 
@@ -27,8 +27,8 @@ class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(int rank, int size, const NcclOptions& options)
       : rank_(rank), size_(size), queue_(options.gpu, options.operations) {}
-  // Not ncclCommDestroy, which waits for the peers without a deadline. Windows go after it without
-  // being deregistered, which would talk to them too.
+  // Not ncclCommDestroy, which waits for the peers without a deadline. Windows are destroyed after
+  // it without being deregistered, because that would talk to the peers too.
   ~NcclCommunicator() override {
     if (ncclComm_t comm = std::exchange(comm_, nullptr)) ncclCommAbort(comm);
   }
@@ -36,9 +36,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   Result<void> init(const ncclUniqueId& id, Deadline deadline) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    // Copy engines where the memory is a Window. A kernel would take multiprocessors from products
-    // that fill the GPU to the last one, and each of those would need one more round: measured in
-    // docs/notebook/gpus.md.
+    // Uses copy engines if the memory is a Window. A kernel would take multiprocessors from
+    // products that fill the GPU completely, and each product would need one more round: measured
+    // in docs/notebook/gpus.md.
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
     return run("init", deadline,
                [&] { return ncclCommInitRankConfig(&comm_, size_, id, rank_, &config); });
@@ -128,7 +128,7 @@ class NcclCommunicator final : public DeviceCommunicator {
    public:
     Allocation(NcclCommunicator& communicator, std::unique_ptr<Window> window)
         : communicator_(communicator), window_(std::move(window)) {}
-    // A window that some ranks have and one could not take is nobody's.
+    // A window that one rank could not allocate is of no use to the others.
     ~Allocation() override {
       if (window_->handle != nullptr) communicator_.kept_.push_back(std::move(window_));
     }
@@ -140,10 +140,10 @@ class NcclCommunicator final : public DeviceCommunicator {
     std::unique_ptr<Window> window_;
   };
 
-  // Mapping memory among ranks takes tens of milliseconds, so what a request gives back waits for
-  // the next one, and serves one that needs less: with everything else that this one takes, it is
-  // less than was there for the other. A window that is too small goes first: all ranks ask for the
-  // same sizes, so all let go of the same.
+  // Mapping memory among ranks takes tens of milliseconds. So a window that a request gives back is
+  // kept for the next request, also for one that needs less: with everything else that this request
+  // takes, it is less than what the earlier one had. A window that is too small is freed first. All
+  // ranks ask for the same sizes, so all free the same windows.
   Result<std::unique_ptr<Window>> take_window(int64_t bytes) {
     const auto size = static_cast<size_t>(round_up(bytes, NCCL_WIN_REQUIRED_ALIGNMENT));
     while (!kept_.empty()) {
@@ -176,8 +176,9 @@ class NcclCommunicator final : public DeviceCommunicator {
     return {};
   }
 
-  // A call may return before it is in the stream, the first time that ranks talk for instance; not
-  // all of them say so (ncclCommWindowRegister of 2.28.3), so the communicator is always asked.
+  // A call may return before it is in the stream, for example the first time that ranks talk. Not
+  // all calls say so (ncclCommWindowRegister of 2.28.3 does not), so the communicator is always
+  // asked.
   template <typename Call>
   Result<void> run(std::string_view name, Deadline deadline, Call&& call) {
     ncclResult_t status = call();

@@ -1,5 +1,5 @@
-// Collectives among GPUs by NCCL, one GPU a rank. Without NCCL in the build the same functions say
-// so.
+// Collectives among GPUs by NCCL, one GPU for each rank. In a build without NCCL the same functions
+// return an error that says so.
 #pragma once
 
 #include <memory>
@@ -14,22 +14,22 @@ struct CUstream_st;  // CUDA's: what a cudaStream_t points to
 namespace millrace::comm {
 
 struct NcclOptions {
-  int gpu = 0;                        // among those this process sees; no other rank's
+  int gpu = 0;                        // among those this process sees; used by no other rank
   CUstream_st* operations = nullptr;  // stream of the device whose operations are followed
 };
 
 bool built_with_nccl();
 
-// Writes to the environment: main calls it before there are threads that read it. Multicast over
-// NVLink stays off unless NCCL_NVLS_ENABLE is set: an allocation of it that fails half-way may hang
-// NCCL 2.27 and 2.28 (their documentation of that variable).
+// Writes to the environment, so main calls it before other threads can read that. Multicast over
+// NVLink stays off unless NCCL_NVLS_ENABLE is set, because NCCL 2.27 and 2.28 may hang if an
+// allocation of it fails half-way (their documentation of that variable).
 void prepare_nccl();
 
-// Collective over `bootstrap`, whose ranks become this communicator's and which is not used after.
-// After prepare_nccl().
+// Collective over `bootstrap`, whose ranks become this communicator's. `bootstrap` is not used
+// afterwards. Call after prepare_nccl().
 //
-// A peer that dies ends no collective here: NCCL's kernels wait on. Who watches the ranks
-// (worker/watch/group_watch.h) ends the process, and with it they end.
+// A peer's death does not end a collective here: NCCL's kernels keep waiting. The watcher of the
+// ranks (worker/watch/group_watch.h) ends the process, and that ends them.
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator& bootstrap,
                                                                    const NcclOptions& options,
                                                                    Deadline deadline);

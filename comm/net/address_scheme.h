@@ -1,4 +1,4 @@
-// What stands in front of a transport's address and says what speaks there: tcp://10.0.0.7:9000.
+// The prefix of a transport's address that names the transport: tcp://10.0.0.7:9000.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ std::string with_scheme(std::string_view scheme, std::string_view where);
 // kInvalidArgument for text without a scheme.
 Result<SchemedAddress> split_scheme(const std::string& address);
 
-// The part behind the scheme, which must be this one.
+// The part after the scheme, which must be this one.
 Result<std::string> without_scheme(const std::string& address, std::string_view scheme);
 
 }  // namespace millrace::comm

@@ -35,7 +35,7 @@ void ReaderThreads::run() {
     tasks_.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // what it holds goes outside the lock
+    task = nullptr;  // frees what it holds outside the lock
     lock.lock();
   }
 }

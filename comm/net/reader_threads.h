@@ -1,5 +1,5 @@
-// Threads of a server that wait for what a reply needs, such as a disk, so that those which answer
-// do not. They take tasks in the order in which they came.
+// Threads of a server that wait for what a reply needs, such as a disk, so that the threads that
+// answer do not. They take tasks in the order of arrival.
 #pragma once
 
 #include <condition_variable>
@@ -18,10 +18,10 @@ class ReaderThreads {
   ReaderThreads& operator=(const ReaderThreads&) = delete;
   ~ReaderThreads() { stop(); }
 
-  // Any thread. Who posts bounds how many wait: a client has one call under way. Dropped once
-  // stopped.
+  // Any thread. The poster bounds how many tasks wait: a client has one call under way. Dropped
+  // once stopped.
   void post(std::function<void()> task);
-  // Waits for the tasks that are under way and drops the others.
+  // Waits for the tasks under way and drops the others.
   void stop();
 
  private:

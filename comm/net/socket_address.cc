@@ -55,7 +55,7 @@ Result<SocketAddress> SocketAddress::of_socket(int socket) {
 }
 
 int SocketAddress::port() const {
-  // At the same place in both.
+  // The port is at the same place in both address types.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }
 

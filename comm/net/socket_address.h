@@ -14,9 +14,9 @@ class SocketAddress {
  public:
   // "host:port", "[v6]:port".
   static Result<SocketAddress> parse(const std::string& text);
-  // An empty host is the wildcard.
+  // An empty host means the wildcard address.
   static Result<SocketAddress> resolve(const std::string& host, int port);
-  // That a socket is bound to. kIo.
+  // The address that a socket is bound to. kIo.
   static Result<SocketAddress> of_socket(int socket);
   explicit SocketAddress(const sockaddr_storage& storage) : storage_(storage) {}
 

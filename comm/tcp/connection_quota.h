@@ -1,5 +1,5 @@
-// How many connections a server has admitted, in all and under one capability: whoever holds a lease
-// must not be able to take all connections from those that hold others.
+// How many connections a server has admitted, in all and under each capability: the holder of one
+// lease must not be able to take all connections from the holders of others.
 #pragma once
 
 #include <map>
@@ -41,7 +41,7 @@ class ConnectionQuota {
   ConnectionQuota(int max_connections, int max_of_capability)
       : max_connections_(max_connections), max_of_capability_(max_of_capability) {}
 
-  // kExhausted, which of the two.
+  // kExhausted names the limit that was reached.
   Result<Connection> take(std::string_view capability);
 
  private:
@@ -51,7 +51,8 @@ class ConnectionQuota {
   const int max_of_capability_;
   std::mutex mutex_;
   int num_connections_ = 0;
-  std::map<std::string, int, std::less<>> of_capability_;  // those that have some
+  std::map<std::string, int, std::less<>>
+      of_capability_;  // only capabilities that have connections
 };
 
 }  // namespace millrace::comm

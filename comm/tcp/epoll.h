@@ -1,4 +1,4 @@
-// What a thread waits for: descriptors that it watches, and a word from other threads.
+// Lets a thread wait for watched descriptors and for wake() from other threads.
 #pragma once
 
 #include <sys/epoll.h>
@@ -22,7 +22,8 @@ class Epoll {
   Result<void> add(int descriptor, uint64_t id, uint32_t events) const;
   Result<void> change(int descriptor, uint64_t id, uint32_t events) const;
   void remove(int descriptor) const;
-  // Those that have come, after `timeout_ms` at the latest (-1: no limit). Words of wake() are taken.
+  // The events that have come, after `timeout_ms` at the latest (-1: no limit). Clears earlier
+  // wake() calls.
   std::span<const epoll_event> wait(std::span<epoll_event> room, int timeout_ms) const;
   // Any thread.
   void wake() const;

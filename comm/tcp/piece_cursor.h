@@ -1,4 +1,4 @@
-// How far a sequence of pieces of memory was sent or filled.
+// How much of a sequence of pieces of memory has been sent or filled.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,7 +18,7 @@ class PieceCursor {
 
   bool done() const { return next_ == pieces_.size(); }
   size_t bytes_left() const { return bytes_left_; }
-  // The next pieces, as many as one call of the system takes, and no more of them than reach
+  // The next pieces: at most as many as one system call takes, and only as many as reach
   // `enough_bytes`. Valid until advance().
   std::span<iovec> next(size_t enough_bytes = std::numeric_limits<size_t>::max());
   void advance(size_t num_bytes);

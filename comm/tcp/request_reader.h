@@ -1,5 +1,5 @@
-// Puts together the requests of a connection from bytes as they come. Takes no memory for a request's
-// header before its frame is found to be in order.
+// Assembles the requests of a connection from bytes as they arrive. Allocates no memory for a
+// request's header before its frame is found valid.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@ class RequestReader {
     std::string header;
   };
 
-  // Where the next bytes belong: never empty, and no further than the request goes.
+  // Where the next bytes belong: never empty, and never beyond the end of the request.
   std::span<std::byte> room();
-  // This many of them have come. Nothing as long as the request is not complete; kCorrupt if it is
-  // none, and then for good.
+  // `num_bytes` of them have arrived. Nothing until the request is complete; kCorrupt, from then on
+  // always, if it is invalid.
   Result<std::optional<Request>> took(size_t num_bytes);
 
-  // Whether part of a request has come.
+  // Whether part of a request has arrived.
   bool in_request() const { return filled_ > 0; }
-  // That the reader holds for a request.
+  // Bytes that the reader holds for a request.
   size_t held_bytes() const { return header_.capacity(); }
 
  private:

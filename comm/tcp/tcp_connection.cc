@@ -17,11 +17,12 @@ namespace {
 
 using State = TcpStream::State;
 
-// As long as a server without an answer is believed in, whatever time a call has: its host is gone.
+// A server that has not answered for this long is considered lost (its host is gone), whatever time
+// a call has left.
 constexpr int kSilenceS = 20;
-// What is read before who observes looks at it: it is then still in a core's own cache. 8.6 GB from one
-// rank over 8 connections of a Xeon's loopback: 19.8 GB/s with 2 MiB, 24.7 with this (plain sockets, read
-// without a look at it: 20.5).
+// How much is read before the observer looks at it: it is then still in a core's own cache. 8.6 GB
+// from one rank over 8 connections of a Xeon's loopback: 19.8 GB/s with 2 MiB, 24.7 with this (20.5
+// with plain sockets that read without looking at the data).
 constexpr size_t kReadAtOnce = 256 << 10;
 
 std::string host_of(const std::string& where) {
@@ -85,7 +86,7 @@ Result<void> TcpConnection::start_tls(const TlsContext& tls, const std::string& 
   while (true) {
     const auto io = stream_.handshake();
     if (io.state == State::kDone) return {};
-    // Who speaks no TLS, or has another certificate, will not change.
+    // A server that speaks no TLS, or has another certificate, will not change.
     if (io.state == State::kEnded || io.state == State::kFailed) {
       return error(
           Errc::kDenied, "TLS: {}",
@@ -102,7 +103,7 @@ Result<void> TcpConnection::say_hello(const std::string& capability, Deadline de
   MR_RETURN_IF_ERROR(send_all(deadline));
   ServerHelloBytes bytes{};
   if (auto heard = fill(bytes, deadline, "no hello"); !heard.ok()) {
-    // Whether a client's certificate is good enough is told after the handshake.
+    // Whether a client's certificate is accepted becomes known only after the handshake.
     const bool denied = stream_.encrypted() && !stream_.reason().empty();
     return Error(denied ? Errc::kDenied : heard.error().code, heard.error().message);
   }
@@ -246,7 +247,7 @@ Result<void> TcpConnection::fill_all(Deadline deadline, const char* what) {
 }
 
 Result<void> TcpConnection::fill_more(Deadline deadline, const char* what) {
-  // Before each read: bytes that go on to come do not put a deadline off.
+  // Checked before each read, so that bytes that keep coming do not postpone a deadline.
   if (interrupted_.load(std::memory_order_acquire)) {
     return Error(Errc::kCancelled, "the call was interrupted");
   }

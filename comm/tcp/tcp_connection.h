@@ -17,7 +17,7 @@ namespace millrace::comm {
 
 class TcpConnection final : public TransportConnection {
  public:
-  // `address` is `where`, "host:port", with its scheme. `tls`: null for none.
+  // `address`: `where`, "host:port", with its scheme in front. `tls`: null if not encrypted.
   static Result<std::unique_ptr<TcpConnection>> open(const std::string& address,
                                                      const std::string& where,
                                                      const TlsContext& tls,
@@ -43,21 +43,21 @@ class TcpConnection final : public TransportConnection {
   Result<Reply> exchange(std::string_view request_header, Destination destination,
                          Deadline deadline);
   Result<Reply> receive(Destination destination, Deadline deadline);
-  // The cursor has the reply's header and then its payload.
+  // The cursor holds room for the reply's header, and then for its payload.
   Result<void> fill_reply(const Reply& reply, Deadline deadline);
-  // Until all pieces of the cursor are sent or filled.
+  // Until all pieces of the cursor have been sent or filled.
   Result<void> send_all(Deadline deadline);
   Result<void> fill_all(Deadline deadline, const char* what);
-  // Some of what the cursor has left, once there is something to read.
+  // Fills some of what the cursor has left, once there is something to read.
   Result<void> fill_more(Deadline deadline, const char* what);
   Result<void> fill(std::span<std::byte> into, Deadline deadline, const char* what);
-  // Until `state` can go on.
+  // Waits until the stream can go on from `state`.
   Result<void> wait(TcpStream::State state, Deadline deadline, const char* what);
   Error failed(const Error& why) const;
 
   const std::string address_;
   TcpStream stream_;
-  const FileDescriptor interrupts_;  // an eventfd: can be read once interrupted
+  const FileDescriptor interrupts_;  // an eventfd: readable once interrupted
   std::atomic<bool> interrupted_ = false;
   PieceCursor cursor_;
   uint64_t call_ = 0;

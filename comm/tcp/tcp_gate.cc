@@ -21,10 +21,10 @@ using State = TcpStream::State;
 constexpr uint64_t kListenerId = 1;
 constexpr uint64_t kFirstStrangerId = 2;
 constexpr int kBacklog = 1024;
-// Before those that have come already are heard.
+// How many connections are accepted before those that have come already are served.
 constexpr int kAcceptsAtOnce = 64;
 constexpr std::chrono::milliseconds kPauseWithoutResources{100};
-// Between lines in the log, which is not for strangers to fill.
+// Minimum time between log lines, so that strangers cannot fill the log.
 constexpr std::chrono::seconds kLinePause{10};
 
 }  // namespace
@@ -34,7 +34,7 @@ Result<FileDescriptor> TcpGate::listen_at(const SocketAddress& address) {
       ::socket(address.data()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int on = 1;
   if (!socket.valid() ||
-      // A server that starts again takes its port although connections of its former life linger.
+      // A restarted server can take its port although connections of its former life linger.
       ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       ::bind(socket.get(), address.data(), address.size()) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {
@@ -106,7 +106,7 @@ void TcpGate::accept_some() {
                                     SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
       const bool poor = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      if (!poor) return;  // nobody waits, or who did has gone
+      if (!poor) return;  // nobody is waiting, or the client has gone
       spdlog::warn("KV server {}: a client cannot be accepted: {}", around_.name,
                    std::generic_category().message(errno));
       accepts_from_ = Clock::steady().now() + kPauseWithoutResources;
@@ -155,7 +155,7 @@ void TcpGate::make_room(const Origin* origin) {
   });
   if (first == strangers_.end()) return;
   const uint64_t id = first->first;
-  serve(id);  // its hello may have come meanwhile
+  serve(id);  // its hello may have arrived meanwhile
   const auto still = strangers_.find(id);
   if (still == strangers_.end()) return;
   still->second.why = "too many say no hello";
@@ -233,7 +233,7 @@ TcpGate::Verdict TcpGate::judge(Stranger& stranger) {
 }
 
 TcpGate::Verdict TcpGate::wait_for(uint64_t id, Stranger& stranger, uint32_t events) {
-  // With EPOLLRDHUP a peer that goes is heard of although nothing is to be read.
+  // With EPOLLRDHUP a departing peer is noticed although nothing is to be read.
   const uint32_t wanted = events | EPOLLRDHUP;
   if (stranger.watched == wanted) return Verdict::kStays;
   stranger.watched = wanted;
@@ -241,7 +241,7 @@ TcpGate::Verdict TcpGate::wait_for(uint64_t id, Stranger& stranger, uint32_t eve
                                                                       : Verdict::kGoes;
 }
 
-// Fits what the system takes of any connection that has sent nothing yet.
+// Fits the system's send buffer of a connection on which nothing has been sent yet.
 bool TcpGate::answer(Stranger& stranger, int32_t errc) const {
   const auto hello = write_server_hello({.errc = errc});
   const auto io = stranger.stream.write(std::span<const std::byte>(hello));
@@ -258,7 +258,7 @@ void TcpGate::drop(Strangers::iterator stranger) {
     next_line_ = now + kLinePause;
     untold_ = 0;
   }
-  // What it has sent and nobody has read would make the system take back an answer that is on its way.
+  // Unread data from the client would make the system discard an answer that is on its way.
   std::array<std::byte, 512> rest{};
   (void)::recv(stranger->second.stream.descriptor(), rest.data(), rest.size(), MSG_DONTWAIT);
   if (--of_origin_[stranger->second.origin] == 0) of_origin_.erase(stranger->second.origin);

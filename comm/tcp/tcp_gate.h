@@ -1,6 +1,6 @@
-// Lets clients in: a thread with the listener and those that have connected and not been admitted. A
-// stranger costs no memory but its entry here (and, with TLS, OpenSSL's buffers), and its time is
-// short. What happens here holds up nobody who is in.
+// Lets clients in: a thread with the listener and the connections that have not been admitted yet.
+// Such a stranger costs no memory but its entry here (and, with TLS, OpenSSL's buffers), and has
+// little time. Nothing that happens here holds up an admitted client.
 #pragma once
 
 #include <netinet/in.h>
@@ -30,7 +30,7 @@ class TcpGate {
  public:
   // All references outlive the gate.
   struct Surroundings {
-    const TransportServer::Admits& admits;  // empty: everybody
+    const TransportServer::Admits& admits;  // empty: admits everybody
     const TcpLimits& limits;
     TcpServerCounts& counts;
     ConnectionQuota& quota;
@@ -50,20 +50,21 @@ class TcpGate {
   void start();
 
  private:
-  // An IPv4 address, or the first 64 bits of an IPv6 one, of which a host has all that follow.
+  // An IPv4 address, or the first 64 bits of an IPv6 address: one host has all addresses behind
+  // them.
   using Origin = std::array<unsigned char, 9>;
   struct Stranger {
     TcpStream stream;
     Origin origin;
     TimePoint until;
-    bool secured;  // TLS's handshake is over, or there is none
+    bool secured;  // the TLS handshake is over, or there is none
     ClientHelloBytes hello{};
     size_t filled = 0;
     uint32_t watched = EPOLLIN | EPOLLRDHUP;
-    const char* why = "it said no hello";  // it is not let in
+    const char* why = "it said no hello";  // reason for not letting it in
     ConnectionQuota::Connection admitted;
   };
-  using Strangers = std::map<uint64_t, Stranger>;  // in the order in which they came
+  using Strangers = std::map<uint64_t, Stranger>;  // in the order of arrival
 
   TcpGate(Surroundings surroundings, FileDescriptor listener, Epoll epoll)
       : around_(std::move(surroundings)),
@@ -75,9 +76,9 @@ class TcpGate {
   int patience_ms() const;
   void accept_some();
   void add(FileDescriptor socket, const Origin& origin);
-  // Ends who came first, of this origin or of all.
+  // Ends the stranger that came first, of this origin or of all.
   void make_room(const Origin* origin);
-  // Goes on with a stranger's hello, after which it may be gone.
+  // Continues with a stranger's hello; the stranger may be gone afterwards.
   void serve(uint64_t id) noexcept;
   enum class Verdict { kStays, kGoes, kIsAdmitted };
   Verdict step(uint64_t id, Stranger& stranger);
@@ -93,9 +94,9 @@ class TcpGate {
   Strangers strangers_;
   std::map<Origin, int> of_origin_;
   uint64_t next_id_ = 0;
-  // While the process has no descriptors or memory left.
+  // In the future while the process has no descriptors or memory left.
   TimePoint accepts_from_;
-  // Of the log's lines on strangers.
+  // For log lines about strangers.
   TimePoint next_line_;
   int64_t untold_ = 0;
   std::atomic<bool> stopping_ = false;

@@ -1,5 +1,5 @@
-// What a server of comm/tcp lets its peers take, in connections, time and memory. The defaults are
-// for decode nodes; tests have smaller ones.
+// How many connections and how much time and memory a server of comm/tcp allows its peers. The
+// defaults are for decode nodes; tests use smaller ones.
 #pragma once
 
 #include <chrono>
@@ -11,28 +11,28 @@ namespace millrace::comm {
 
 struct TcpLimits {
   // Connections that have not been admitted yet: in all, and from one IPv4 address or IPv6 /64. One
-  // more ends the one that came first, so who says its hello at once gets in through a crowd.
+  // more ends the oldest, so a client that says its hello at once gets in despite a crowd.
   int max_strangers = 512;
   int max_strangers_of_address = 64;
-  // From being accepted to being admitted, TLS included.
+  // Time from being accepted to being admitted, TLS included.
   Duration hello = std::chrono::seconds(5);
-  // Admitted ones, in all and of one lease; further ones are refused with kExhausted. A decode process
-  // opens one for each of its pulling threads.
+  // Admitted connections, in all and of one lease; further ones are refused with kExhausted. A
+  // decode process opens one for each of its pulling threads.
   int max_clients = 1024;
   int max_clients_of_lease = 256;
-  // Between two requests.
+  // Time between two requests.
   Duration idle = std::chrono::minutes(10);
-  // From the first byte of a request to its last.
+  // Time from the first byte of a request to its last.
   Duration request = std::chrono::seconds(10);
-  // A reply: from its first byte to its last, and without a byte being taken.
+  // Time of a reply: from its first byte to its last, and without the client taking a byte.
   Duration reply = std::chrono::seconds(60);
   Duration stall = std::chrono::seconds(20);
-  // Bytes of all replies that are under way, whose pages stay pinned. From there on no request is
-  // begun, and a reply that takes longer than this ends with its connection. A reply of each thread
-  // may come on top.
+  // Bytes of all replies under way, whose pages stay pinned. Above this no request is begun, and a
+  // reply that takes longer than `reply_in_crowd` ends with its connection. One reply of each
+  // thread may come on top.
   int64_t reply_bytes = int64_t{2} << 30;
   Duration reply_in_crowd = std::chrono::seconds(5);
-  // A peer whose host is silent is lost.
+  // A peer whose host is silent this long is lost.
   int silence_s = 20;
 };
 

@@ -24,7 +24,7 @@ Result<void> TcpServer::start(const std::string& host, int port, const TcpOption
   if (!options.server_tls.certificate.empty()) {
     tls = std::make_shared<TlsSource>(options.server_tls, TlsSource::Side::kServer);
     MR_RETURN_IF_ERROR(tls->context());
-    // Certificates are for names rather than numbers.
+    // Certificates are issued for names rather than numbers.
     const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
     const std::string name = bare_v6 ? "[" + host + "]" : host;
     address_ = with_scheme(
@@ -58,8 +58,8 @@ Result<void> TcpServer::start(const std::string& host, int port, const TcpOption
 }
 
 TcpServer::~TcpServer() {
-  gate_.reset();    // nobody comes any more
-  readers_.stop();  // before the lanes, to which it gives what it has made
+  gate_.reset();    // no more clients
+  readers_.stop();  // before the lanes, to which they pass replies
 }
 
 TransportStats TcpServer::stats() const {

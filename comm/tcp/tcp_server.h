@@ -1,5 +1,5 @@
-// The server end: a gate that lets clients in, the lanes that share them, and the threads that read
-// what replies must wait for.
+// The server end: a gate that lets clients in, the lanes that share the clients, and the threads
+// that read what replies must wait for.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the threads of a server count together.
+// Counters shared by the threads of a server.
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,8 @@ namespace millrace::comm {
 
 struct TcpServerCounts {
   std::atomic<int64_t> requests = 0, bytes_sent = 0, bytes_received = 0, failures = 0;
-  std::atomic<int64_t> refused = 0;      // not let in
-  std::atomic<int64_t> reply_bytes = 0;  // of replies that are under way
+  std::atomic<int64_t> refused = 0;      // connections not let in
+  std::atomic<int64_t> reply_bytes = 0;  // of replies under way
 };
 
 }  // namespace millrace::comm

@@ -13,10 +13,10 @@ namespace {
 
 using State = TcpStream::State;
 
-// How late a client whose time is over is found, and a request begun that had to wait.
+// How late a client whose time is over is dropped at most, and a request that had to wait is begun.
 constexpr std::chrono::milliseconds kSweepPeriod{250};
 constexpr std::chrono::milliseconds kSweepPeriodInCrowd{10};
-// Writes for one client before another one is looked after.
+// Writes for one client before the next one gets its turn.
 constexpr int kWritesAtOnce = 16;
 
 }  // namespace
@@ -100,7 +100,7 @@ void TcpServerLane::take_answers() {
 void TcpServerLane::serve(uint64_t id, uint32_t events) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
-  // Who has closed does not read its reply either.
+  // A client that has closed does not read its reply either.
   const bool gone = (events & (EPOLLERR | EPOLLHUP)) != 0 ||
                     ((events & EPOLLRDHUP) != 0 && found->second->phase != Phase::kRequest);
   if (gone || !go_on(id, *found->second)) drop(id, nullptr);
@@ -122,7 +122,7 @@ bool TcpServerLane::read_request(uint64_t id, Client& client) {
     if (io.state == State::kWantsRead) return wait_for(id, client, EPOLLIN);
     if (io.state == State::kWantsWrite) return wait_for(id, client, EPOLLOUT);
     if (io.state != State::kDone) return false;
-    if (!client.reader.in_request()) enter(client, Phase::kRequest);  // the time for it begins
+    if (!client.reader.in_request()) enter(client, Phase::kRequest);  // its time limit starts
     auto request = client.reader.took(io.bytes);
     if (!request.ok()) {
       spdlog::warn("KV server {}: a client's connection ends: {}", around_.name,
@@ -133,8 +133,8 @@ bool TcpServerLane::read_request(uint64_t id, Client& client) {
     if (!*request) continue;
     client.request = **std::move(request);
     if (!begin(id, client)) return false;
-    // Where its reply has left at once, its next request is for its next turn. TLS may hold that one
-    // already, of which the system would not tell.
+    // If the reply left at once, the client's next request waits for its next turn. With TLS the
+    // stream may already hold that request, and the system would not report it.
     if (client.phase != Phase::kRequest || !client.stream.encrypted()) return true;
   }
 }
@@ -284,7 +284,7 @@ void TcpServerLane::sweep() {
     if (client->phase == Phase::kQueued) queued.push_back(id);
   }
   for (const auto& [id, why] : late) drop(id, why);
-  // Those that came first are asked first.
+  // Those that came first are served first.
   std::ranges::sort(queued);
   for (const uint64_t id : queued) {
     if (crowded()) break;

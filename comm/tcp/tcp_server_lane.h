@@ -1,6 +1,6 @@
-// One thread of a server and the clients that it serves. A client makes one request at a time; what
-// it sends meanwhile waits in the system's buffers. A client that takes too long, or more than its
-// share while others wait, loses its connection, and the pages of its reply are let go.
+// One thread of a server and the clients that it serves. A client makes one request at a time;
+// whatever it sends meanwhile waits in the system's buffers. A client that takes too long, or more
+// than its share while others wait, loses its connection, and the pages of its reply are released.
 #pragma once
 
 #include <array>
@@ -49,10 +49,10 @@ class TcpServerLane {
 
  private:
   enum class Phase {
-    kRequest,  // until it is complete
-    kQueued,   // complete; too much is under way for it to be begun
+    kRequest,  // receiving a request
+    kQueued,   // complete, but too much is under way to begin it
     kLater,    // readers make its reply
-    kReply,    // until it has left
+    kReply,    // sending the reply
   };
   struct Client {
     Client(TcpStream of, ConnectionQuota::Connection admission)
@@ -65,11 +65,11 @@ class TcpServerLane {
     uint32_t watched = EPOLLIN | EPOLLRDHUP;
     RequestReader reader;
     RequestReader::Request request;
-    // The reply that is under way.
+    // The reply under way.
     ReplyFrameBytes frame{};
     TransportReply reply;
     PieceCursor left;
-    int64_t counted_bytes = 0;  // in TcpServerCounts::reply_bytes
+    int64_t counted_bytes = 0;  // its part of TcpServerCounts::reply_bytes
   };
   struct Answer {
     uint64_t client;
@@ -85,7 +85,7 @@ class TcpServerLane {
   void take_arrivals();
   void take_answers();
   void serve(uint64_t id, uint32_t events);
-  // Goes on as far as it goes; false once the client is to go.
+  // Goes on as far as possible; false if the client must be dropped.
   bool go_on(uint64_t id, Client& client) noexcept;
   bool read_request(uint64_t id, Client& client);
   bool begin(uint64_t id, Client& client);
@@ -97,7 +97,7 @@ class TcpServerLane {
   void let_go_of_reply(Client& client);
   void drop(uint64_t id, const char* why);
   bool crowded() const { return around_.counts.reply_bytes.load() >= around_.limits.reply_bytes; }
-  // Why its time is over, or null.
+  // Why the client's time is over, or null if it is not.
   const char* overdue(const Client& client, TimePoint now) const;
   void sweep();
 
@@ -108,7 +108,7 @@ class TcpServerLane {
   int num_queued_ = 0;
   TimePoint next_sweep_;
 
-  std::mutex mutex_;  // of what other threads bring
+  std::mutex mutex_;  // guards what other threads bring
   std::vector<std::unique_ptr<Client>> arrivals_;
   std::vector<Answer> answers_;
 

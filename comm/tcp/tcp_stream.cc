@@ -13,7 +13,7 @@ namespace millrace::comm {
 namespace {
 
 void set(int socket, int level, int name, int value) {
-  // Each of them is of use without the others.
+  // Each option is of use without the others.
   (void)::setsockopt(socket, level, name, &value, sizeof(value));
 }
 
@@ -27,7 +27,7 @@ void TcpStream::tune(int silence_s) const {
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_s);
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, probe_s);
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // Of what was sent and not acknowledged, for which no probes are sent.
+  // For data sent and not acknowledged, during which no probes are sent.
   set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, silence_s * 1000);
 }
 

@@ -1,5 +1,5 @@
-// A connected TCP socket that does not wait, encrypted or not: what reads and writes does not see
-// which. One thread at a time.
+// A non-blocking connected TCP socket, encrypted or not; its users do not see which. One thread at
+// a time.
 #pragma once
 
 #include <sys/uio.h>
@@ -22,23 +22,23 @@ class TcpStream {
 
   explicit TcpStream(FileDescriptor socket) : socket_(std::move(socket)) {}
 
-  // Without delay of small messages, and with probes: a peer whose host is gone is noticed after
-  // `silence_s` seconds.
+  // Sends small messages without delay, and probes the peer: one whose host is gone is noticed
+  // after `silence_s` seconds.
   void tune(int silence_s) const;
 
-  // Before anything else; then handshake() until it is done.
+  // Call one of these before anything else; then handshake() until it is done.
   Result<void> accept_tls(const TlsContext& context);
   Result<void> connect_tls(const TlsContext& context, const std::string& host);
   bool encrypted() const { return tls_ != nullptr; }
 
   Io handshake() { return tls_ ? tls_->handshake() : Io{}; }
-  // Into the first of the pieces, or into several.
+  // Into one or several pieces.
   Io read(std::span<iovec> pieces);
   Io read(std::span<std::byte> into);
   Io write(std::span<iovec> pieces);
   Io write(std::span<const std::byte> bytes);
 
-  // Why the last call failed, for people.
+  // Why the last call failed, as text for people.
   const std::string& reason() const { return tls_ ? tls_->reason() : reason_; }
   int descriptor() const { return socket_.get(); }
 

@@ -1,14 +1,15 @@
-// Transport over TCP: what ranks and decode nodes speak by default. docs/adr/0013-kv-port.md says why.
+// Transport over TCP: the default between ranks and decode nodes. docs/adr/0013-kv-port.md says
+// why.
 //
-// Addresses are "tcp://host:port" ("tcp://[::1]:7000" for IPv6), or "tls://..." of servers with a
-// certificate. A host name is resolved by the system's resolver, whose own time limit then applies;
-// numeric addresses never wait.
+// Addresses are "tcp://host:port" ("tcp://[::1]:7000" for IPv6), or "tls://..." for servers with a
+// certificate. The system's resolver resolves host names, and its own time limit applies; numeric
+// addresses never wait.
 //
-// A server's port may be reachable by strangers: who does not say hello in time, with a capability
-// that the server admits, gets a few hundred bytes of memory (with TLS some tens of KiB) and no
-// answer but a refusal. What each side may take beyond that is TcpLimits.
+// Strangers may be able to reach a server's port. A client that does not say hello in time, with a
+// capability that the server admits, gets a few hundred bytes of memory (with TLS some tens of KiB)
+// and no answer but a refusal. TcpLimits says what each side may take beyond that.
 //
-// Payloads are sent straight from their pieces and received straight into the destination's.
+// Payloads are sent directly from their pieces and received directly into the destination's.
 // Thread-safe. Connections and servers may outlive the transport.
 #pragma once
 
@@ -26,16 +27,17 @@ class TlsSource;
 namespace millrace::comm {
 
 struct TcpOptions {
-  // That answer requests, of each server: its connections are shared out among them. One more lets
-  // connections in.
+  // Threads of each server that answer requests: its connections are shared out among them. One
+  // more thread lets connections in.
   int server_threads = 1;
-  // That make replies which take waiting for (TransportReply::later), of each server.
+  // Threads of each server that make replies which must wait (TransportReply::later).
   int reader_threads = 4;
   TcpLimits limits = {};
-  // Servers: with a certificate they are tls:// ones; with a CA, clients need a certificate, too. Read
-  // again when they change.
+  // For servers: with a certificate they are tls:// servers; with a CA, clients need a certificate
+  // too. Read again when they change.
   TlsFiles server_tls = {};
-  // Connections to tls:// servers: whom they trust, and what they show. Read again when they change.
+  // For connections to tls:// servers: whom they trust, and what they show. Read again when they
+  // change.
   TlsFiles client_tls = {};
 };
 
@@ -45,12 +47,12 @@ class TcpTransport final : public Transport {
   using Transport::connect;
   using Transport::listen;
 
-  // kInvalidArgument: the files of client_tls are none. Connecting says so, too.
+  // kInvalidArgument: the files of client_tls are not valid. Connecting gives the same error.
   Result<void> check_client_tls() const;
 
-  // Port 0 takes a free one; address() of the server names it. An empty host is every interface,
-  // which leaves address() without a host that a client could use. kInvalidArgument for TLS files
-  // that are none.
+  // Port 0 takes a free one; address() of the server names it. An empty host means every interface;
+  // then address() has no host that a client could use. kInvalidArgument if TLS files are not
+  // valid.
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
                                                   TransportServer::Handler handler,
                                                   TransportServer::Admits admits) override;

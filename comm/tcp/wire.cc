@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "integers are sent as they lie in memory");
 
-// No text of another protocol begins so, nor does a TLS record.
+// No text of another protocol begins like this, nor does a TLS record.
 constexpr std::string_view kClientMagic = "\x8dMRKVC\r\n";
 constexpr std::string_view kServerMagic = "\x8dMRKVS\r\n";
 constexpr uint32_t kRequestMagic = 0x3152'524d;  // "MRR1"

@@ -2,13 +2,14 @@
 //
 //   client                                  server
 //   ClientHello (kClientHelloBytes)      ->
-//                                        <- ServerHello (kServerHelloBytes); 0: admitted, else the end
+//                                        <- ServerHello (kServerHelloBytes); 0: admitted, else the
+//                                           end
 //   RequestFrame, request header         ->
 //                                        <- ReplyFrame, reply header, payload
 //   RequestFrame ...
 //
 // One request at a time. Over TLS the same, within it. The first 16 bytes of both hellos, magic and
-// version, are the same in every version, so that a mismatch can be told by name.
+// version, are the same in every version, so that a mismatch can be named.
 #pragma once
 
 #include <array>
@@ -51,24 +52,24 @@ struct ReplyFrame {
   int32_t errc = 0;  // 0 or an Errc; then there is neither header nor payload
   uint32_t header_bytes = 0;
   uint64_t call = 0;
-  int64_t payload_bytes = 0;  // also of a refused one
+  int64_t payload_bytes = 0;  // also for a refused payload
 };
 
 // `capability`: at most kMaxCapabilityBytes.
 ClientHelloBytes write_client_hello(std::string_view capability);
-// Whether these first bytes of a connection may be a client's hello, as far as they go.
+// Whether these first bytes of a connection may be the start of a client's hello.
 bool may_be_client_hello(std::span<const std::byte> first);
-// Of the first kHelloPrefixBytes.
+// Reads the first kHelloPrefixBytes.
 uint32_t version_of_hello(std::span<const std::byte> first);
-// The capability of a hello of this version; nothing for a hello that is malformed. Points into it.
+// The capability in a hello of this version, pointing into it; nothing if the hello is malformed.
 std::optional<std::string_view> read_client_hello(const ClientHelloBytes& bytes);
 
 ServerHelloBytes write_server_hello(const ServerHello& hello);
-// Nothing if no server of any version says so.
+// Nothing if the bytes are not the hello of a server of any version.
 std::optional<ServerHello> read_server_hello(const ServerHelloBytes& bytes);
 
 RequestFrameBytes write_request_frame(const RequestFrame& frame);
-// Nothing if it is none, or claims what no client may.
+// Nothing if the bytes are not a valid frame, or claim what no client may.
 std::optional<RequestFrame> read_request_frame(const RequestFrameBytes& bytes);
 
 ReplyFrameBytes write_reply_frame(const ReplyFrame& frame);

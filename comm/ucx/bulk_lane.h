@@ -1,5 +1,5 @@
-// Reads what UCX says of an endpoint. UCX 1.13 has no call that tells which of an endpoint's lanes
-// carries bulk data; its printed description does, in all versions since.
+// Reads UCX's description of an endpoint. UCX 1.13 has no call that tells which of an endpoint's
+// lanes carries bulk data; its printed description does, in all versions since.
 #pragma once
 
 #include <string>

@@ -41,7 +41,7 @@ Result<void> OutgoingMessage::send(std::unique_ptr<OutgoingMessage> message, ucp
   const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint, message_id, message->frame_.data(),
                                                    message->frame_bytes_, data, count, &params);
   if (UCS_PTR_IS_ERR(request)) return ucx_error(UCS_PTR_STATUS(request), "sending");
-  if (request == nullptr) return {};  // gone already
+  if (request == nullptr) return {};  // sent already
   ++*num_in_flight;
   message->num_in_flight_ = std::move(num_in_flight);
   (void)message.release();  // on_sent takes it back
@@ -49,7 +49,7 @@ Result<void> OutgoingMessage::send(std::unique_ptr<OutgoingMessage> message, ucp
 }
 
 void OutgoingMessage::on_sent(void* request, ucs_status_t, void* self) {
-  // What went wrong is reported by the endpoint.
+  // The endpoint reports the error.
   const std::unique_ptr<OutgoingMessage> message(static_cast<OutgoingMessage*>(self));
   --*message->num_in_flight_;
   ucp_request_free(request);

@@ -1,5 +1,5 @@
-// One active message on its way: keeps frame, text and payload alive until UCX is done with them,
-// be it that they have left, that the endpoint was closed, or at the latest that the worker is
+// One active message on its way. Keeps frame, text and payload alive until UCX is done with them:
+// because they were sent, because the endpoint was closed, or at the latest because the worker is
 // destroyed.
 #pragma once
 
@@ -24,7 +24,7 @@ class OutgoingMessage {
   static std::unique_ptr<OutgoingMessage> with_payload(const Frame& frame, Payload payload);
 
   // Hands the message to UCX. *num_in_flight is one higher until UCX is done, which may be after
-  // the sender has gone. An error means that nothing was sent.
+  // the sender is gone. After an error nothing was sent.
   static Result<void> send(std::unique_ptr<OutgoingMessage> message, ucp_ep_h endpoint,
                            unsigned message_id, std::shared_ptr<int> num_in_flight);
 

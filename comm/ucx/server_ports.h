@@ -1,4 +1,4 @@
-// The ports of a server in its address: "10.0.0.7:9000,41873" has two, a thread behind each.
+// The ports of a server in its address: "10.0.0.7:9000,41873" has two, with one thread behind each.
 #pragma once
 
 #include <span>
@@ -16,10 +16,10 @@ std::string join_ports(std::string first, std::span<const int> others);
 // "host:port" for each port, in order. kInvalidArgument.
 Result<std::vector<std::string>> split_ports(const std::string& address);
 
-// Where the further threads of a server at `address` may listen, at least one: at the ports of
-// UCX_TCP_PORT_RANGE ("9100-9200") that are free now, if the operator has set it for his firewall, else
-// at any (port 0). From a port on that differs between processes, since those of one host look for one
-// at the same time. kInvalidArgument, kExhausted (none is free).
+// Where the further threads of a server at `address` may listen, at least one address: the ports of
+// UCX_TCP_PORT_RANGE ("9100-9200") that are free now, if the operator has set it for a firewall,
+// else any (port 0). The search starts at a port that differs between processes, because those of
+// one host search at the same time. kInvalidArgument, kExhausted (none is free).
 Result<std::vector<SocketAddress>> further_addresses(const SocketAddress& address);
 
 }  // namespace millrace::comm

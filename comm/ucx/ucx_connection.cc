@@ -48,7 +48,7 @@ Result<void> UcxConnection::connect(Deadline deadline) {
 
 UcxConnection::~UcxConnection() {
   if (!endpoint_) return;
-  // After this neither the destination of an unfinished call nor what was sent is touched.
+  // After this nothing touches the destination of an unfinished call or what was sent.
   endpoint_->start_close();
   const auto quiet = [&] { return endpoint_->closed() && *num_sends_ == 0 && !receiving_; };
   if (!worker_->progress_until(quiet, endpoint_->close_deadline())) {
@@ -159,7 +159,7 @@ ucs_status_t UcxConnection::on_payload(void* self, const void* frame_data, size_
               num_bytes);
     return UCS_OK;
   }
-  // After a deadline the destination is out of bounds, even for a payload that comes late.
+  // After a deadline the destination must not be written, even if the payload comes late.
   if (frame->call != connection.call_.id || connection.broken_) return UCS_OK;
   return connection.take_payload(data, num_bytes, params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
 }

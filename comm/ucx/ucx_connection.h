@@ -1,4 +1,4 @@
-// The client end: one endpoint with a worker of its own, driven by the calling thread, so that the
+// The client end: one endpoint with a worker of its own, driven by the calling thread. So the
 // payload lands while call() runs and at no other time.
 #pragma once
 
@@ -28,7 +28,7 @@ class UcxConnection final : public TransportConnection {
   TransportStats stats() const override { return stats_; }
 
  private:
-  // The call that is under way. After an error it stays until the connection is destroyed.
+  // The call under way. After an error it stays until the connection is destroyed.
   struct Call {
     uint64_t id = 0;
     std::vector<ucp_dt_iov_t> pieces;  // of the destination; UCX reads them while it receives
@@ -44,7 +44,7 @@ class UcxConnection final : public TransportConnection {
   UcxConnection(std::unique_ptr<UcxWorker> worker, const SocketAddress& address)
       : address_(address), worker_(std::move(worker)) {}
   Result<void> connect(Deadline deadline);
-  // With the server's address in front.
+  // Puts the server's address in front of an error.
   Error failed(const Error& why) const;
   Result<Reply> exchange(std::string_view request_header, Deadline deadline);
 

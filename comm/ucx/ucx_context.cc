@@ -17,25 +17,25 @@ namespace millrace::comm {
 namespace {
 
 // Tuning that both ends need alike; docs/adr/0003-kv-transport.md has the measurements. It goes
-// through ucp_config_modify, not through the environment, which belongs to the process: a library in
-// an engine with threads must not write there. UCX 1.13 knows settings of its transports without the
-// transport's name in front, later versions with it, so both are given; the one that is unknown, or
-// of a transport that is not in use, is worth a warning to UCX, which is held back. An operator who
-// sets the variable has the last word.
+// through ucp_config_modify and not through the environment, which belongs to the process: a
+// library in an engine with threads must not write there. UCX 1.13 knows the settings of its
+// transports without the transport's name in front, later versions with it, so both are given. UCX
+// warns of the unknown one, and of settings of a transport that is not in use; these warnings are
+// suppressed. A variable set by the operator has the last word.
 struct Setting {
-  const char* name;  // the variable's, behind UCX_
+  const char* name;  // the variable's, after UCX_
   const char* short_name;
   const char* value;
 };
 constexpr std::array kTuning = {
     // Without this, error handling excludes shared memory and one host talks to itself over TCP.
     Setting{"MM_ERROR_HANDLING", nullptr, "y"},
-    // Else UCX sends bulk data over TCP although a shared memory lane stands beside it.
+    // Otherwise UCX sends bulk data over TCP although there is a shared memory lane.
     Setting{"TCP_PUT_ENABLE", "PUT_ENABLE", "n"},
     // The default of 8 KiB costs more than half of the TCP bandwidth for payloads of many pieces.
     Setting{"TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "512k"},
     Setting{"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
-    // A server that starts again takes its port although connections of its former life linger.
+    // A restarted server can take its port although connections of its former life linger.
     Setting{"TCP_CM_REUSEADDR", "CM_REUSEADDR", "y"},
     // How soon a silent death of the peer's host is noticed; a dead process is noticed at once.
     Setting{"KEEPALIVE_INTERVAL", nullptr, "1s"},
@@ -67,7 +67,7 @@ std::string text_of(const char* format, va_list arguments) {
   return line.data();
 }
 
-// Of those of tune() that this version does not know.
+// Suppresses warnings of settings of tune() that this version does not know.
 ucs_log_func_rc_t hold_back_tuning(const char* /*file*/, unsigned /*line*/,
                                    const char* /*function*/, ucs_log_level_t level,
                                    const ucs_log_component_config_t* /*component*/,
@@ -77,19 +77,20 @@ ucs_log_func_rc_t hold_back_tuning(const char* /*file*/, unsigned /*line*/,
   return ours ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
 }
 
-// UCX writes to standard output, which is for results.
+// UCX writes to standard output, which is reserved for results.
 ucs_log_func_rc_t log_to_stderr(const char* /*file*/, unsigned /*line*/, const char* /*function*/,
                                 ucs_log_level_t level,
                                 const ucs_log_component_config_t* /*component*/, const char* format,
                                 va_list arguments) {
-  const auto shown_as = level <= UCS_LOG_LEVEL_ERROR  ? spdlog::level::err
-                        : level <= UCS_LOG_LEVEL_DIAG ? spdlog::level::warn
-                                                      : spdlog::level::info;  // it was asked for
+  const auto shown_as = level <= UCS_LOG_LEVEL_ERROR ? spdlog::level::err
+                        : level <= UCS_LOG_LEVEL_DIAG
+                            ? spdlog::level::warn
+                            : spdlog::level::info;  // the operator asked for it
   spdlog::log(shown_as, "UCX: {}", text_of(format, arguments));
   return UCS_LOG_FUNC_RC_STOP;
 }
 
-// Once a process each. The handler pushed last is asked first.
+// Once per process. The handler pushed last is asked first.
 void take_over_log(bool all) {
   static std::once_flag everything, tuning;
   if (all) std::call_once(everything, [] { ucs_log_push_handler(log_to_stderr); });
@@ -100,7 +101,7 @@ const char* tls_of(UcxTransports transports) {
   switch (transports) {
     case UcxTransports::kAuto:
       return nullptr;
-    // Connections are set up over a socket, so TCP must be there; the bytes take shared memory.
+    // Connections are set up over a socket, so TCP must be allowed; the bytes use shared memory.
     case UcxTransports::kSharedMemory:
       return "shm,tcp";
     case UcxTransports::kTcp:

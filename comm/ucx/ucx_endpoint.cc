@@ -12,7 +12,7 @@
 namespace millrace::comm {
 namespace {
 
-// The transport's promise in comm/api/transport.h.
+// The transport promises this in comm/api/transport.h.
 constexpr std::chrono::seconds kCloseLimit{2};
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Owner of a ucp_ep_h: one end of a connection. Its address is known to UCX, so it does not move.
+// Owner of a ucp_ep_h: one end of a connection. UCX knows this object's address, so it does not
+// move.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -20,23 +21,23 @@ class UcxEndpoint {
   static Result<std::unique_ptr<UcxEndpoint>> accept(UcxWorker& worker, ucp_conn_request_h request);
   UcxEndpoint(const UcxEndpoint&) = delete;
   UcxEndpoint& operator=(const UcxEndpoint&) = delete;
-  // If it is not closed yet, waits for that until close_deadline().
+  // If it is not closed yet, waits until it is, at most until close_deadline().
   ~UcxEndpoint();
 
   ucp_ep_h handle() const { return endpoint_; }
   // UCS_OK until the connection is lost.
   ucs_status_t status() const { return status_; }
 
-  // Waits for the other side to have accepted and for what was sent to have left.
+  // Waits until the other side has accepted and everything sent has left.
   Result<void> flush(Deadline deadline);
-  // Gives up the connection: what is in flight ends with an error, and then nothing of it is
-  // touched any more. closed() tells when, given progress.
+  // Gives up the connection: whatever is in flight ends with an error, and is not touched after
+  // that. closed() tells when, if the worker is progressed.
   void start_close();
   bool closed();
-  // 2 s after start_close(), for all that waits for it. Only once that was called.
+  // 2 s after start_close(), for everything that waits for the close. Only after start_close().
   Deadline close_deadline() const { return *close_deadline_; }
 
-  // "shm", "tcp" or, for other transports, UCX's name: what carries bulk data, once connected.
+  // What carries bulk data, once connected: "shm", "tcp" or, for other transports, UCX's name.
   std::string transport_name() const;
 
  private:

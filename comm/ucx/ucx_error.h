@@ -1,4 +1,4 @@
-// UCX statuses as errors of ours.
+// Turns UCX statuses into Millrace's errors.
 #pragma once
 
 #include <ucs/type/status.h>
@@ -9,7 +9,7 @@
 
 namespace millrace::comm {
 
-// A vanished, refusing or unreachable peer is kPeerLost; all else kInternal.
+// A vanished, refusing or unreachable peer is kPeerLost; everything else is kInternal.
 Error ucx_error(ucs_status_t status, std::string_view doing,
                 std::source_location where = std::source_location::current());
 

@@ -13,7 +13,7 @@ Result<SocketAddress> listen_further(UcxServerLane& lane, const SocketAddress& a
   Result<SocketAddress> taken = candidates.front();
   for (const SocketAddress& candidate : candidates) {
     taken = lane.listen(candidate);
-    // Another process was faster.
+    // kExhausted: another process has taken the port; the next one is tried.
     if (taken.ok() || taken.error().code != Errc::kExhausted) break;
   }
   return taken;
@@ -47,7 +47,7 @@ Result<void> UcxServer::start(const SocketAddress& address) {
 }
 
 UcxServer::~UcxServer() {
-  readers_.stop();  // before the lanes, to which it gives what it has made
+  readers_.stop();  // before the lanes, to which they pass replies
   for (const auto& lane : lanes_) lane->stop();
 }
 

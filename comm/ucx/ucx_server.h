@@ -1,5 +1,5 @@
-// The server end: lanes, each a thread with a port of its own, and the threads that read what replies
-// must wait for.
+// The server end: lanes, each a thread with a port of its own, and the threads that read what
+// replies must wait for.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace millrace::comm {
 
 class UcxServer final : public TransportServer {
  public:
-  // The first lane takes `address`, the others those of further_addresses().
+  // The first lane takes `address`, the others take those of further_addresses().
   static Result<std::unique_ptr<UcxServer>> listen(const std::shared_ptr<UcxContext>& context,
                                                    const SocketAddress& address, int num_threads,
                                                    int num_readers, Handler handler);

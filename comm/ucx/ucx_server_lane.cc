@@ -16,7 +16,7 @@ namespace {
 // outstanding does not wait for its replies, or does not read them.
 constexpr int kMaxWaitingPerClient = 2;
 constexpr int kMaxSendsPerClient = 4;
-// Of all lanes.
+// Limit over all lanes.
 constexpr int64_t kMaxClients = 1024;
 constexpr std::chrono::seconds kShutdownLimit{2};
 

@@ -1,7 +1,7 @@
-// One of a server's threads: a worker with a listener of its own, the connections that came to it, and
-// the requests that come over them. A connection stays on the worker that it came to: UCX before 1.18
-// ends the process (ucs/async/async.c, handler->async == async) when one passes to another worker
-// while the first has an event of its socket in a queue.
+// One of a server's threads: a worker with a listener of its own, the connections that arrived at
+// it, and their requests. A connection stays on the worker at which it arrived: UCX before 1.18
+// ends the process (ucs/async/async.c, handler->async == async) if a connection passes to another
+// worker while the first has an event of its socket in a queue.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace millrace::comm {
 
-// Of all lanes of a server.
+// Counters of all lanes of a server.
 struct UcxServerCounts {
   std::atomic<int64_t> requests = 0;
   std::array<std::atomic<int64_t>, kNumCarriers> bytes_sent_over = {};
@@ -33,25 +33,25 @@ struct UcxServerCounts {
 
 class UcxServerLane {
  public:
-  // `handler`, `readers` and `counts` outlive the lane. `readers` are stopped before it is.
+  // `handler`, `readers` and `counts` outlive the lane. `readers` must be stopped before it is.
   static Result<std::unique_ptr<UcxServerLane>> create(std::shared_ptr<UcxContext> context,
                                                        const TransportServer::Handler& handler,
                                                        ReaderThreads& readers,
                                                        UcxServerCounts& counts);
   ~UcxServerLane();
 
-  // Before start(). Returns the address with its port, of which 0 takes a free one.
+  // Call before start(). Returns the address with its port; port 0 takes a free one.
   Result<SocketAddress> listen(const SocketAddress& address);
-  // Accepts and answers from here on. `name` heads what it logs.
+  // Accepts and answers from here on. `name` is put in front of what it logs.
   void start(std::string name);
-  // Gives up its connections, 2 s at most, and ends the thread.
+  // Gives up its connections, within 2 s, and ends the thread.
   void stop();
 
  private:
   struct Client {
-    uint64_t number = 0;  // of its own, while handles are used again
+    uint64_t number = 0;  // unique, whereas handles are reused
     std::unique_ptr<UcxEndpoint> endpoint;
-    int num_waiting = 0;  // requests that came and are not answered yet
+    int num_waiting = 0;  // requests not answered yet
     std::shared_ptr<int> num_sends = std::make_shared<int>(0);
     bool misbehaved = false;
     std::optional<Carrier> carrier;  // once UCX knows
@@ -72,14 +72,14 @@ class UcxServerLane {
                 ReaderThreads& readers, UcxServerCounts& counts)
       : worker_(std::move(worker)), handler_(handler), readers_(readers), counts_(counts) {}
 
-  // On the lane's thread.
+  // The following run on the lane's thread.
   void run();
   void accept_clients();
   void answer_requests();
   void send_answers();
   Client* find(const Request& request);
   void answer(Client& client, Request request);
-  // Makes the reply on another thread, which leaves it to send_answers().
+  // Makes the reply on another thread, which leaves the reply to send_answers().
   void answer_later(Request request, std::function<TransportReply()> make);
   void send(Client& client, const Request& request, TransportReply reply);
   Result<void> send_reply(Client& client, const Request& request, TransportReply reply);

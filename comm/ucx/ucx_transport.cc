@@ -20,7 +20,8 @@ std::vector<std::pair<std::string, UcxTransports>> ucx_transport_names() {
 }
 
 UcxTransport::UcxTransport(UcxOptions options, std::shared_ptr<UcxContext> context)
-    // Clients of one connection each, in processes of their own, spread as well.
+    // Starts at a port that depends on the process, so that clients with one connection each, in
+    // processes of their own, are spread too.
     : options_(options),
       context_(std::move(context)),
       next_port_(static_cast<unsigned>(::getpid())) {}
@@ -46,7 +47,7 @@ Result<std::unique_ptr<TransportConnection>> UcxTransport::connect(const std::st
   MR_ASSIGN_OR_RETURN(const auto ports, split_ports(where));
   MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(ports[next_port_++ % ports.size()]));
   MR_ASSIGN_OR_RETURN(auto connection, UcxConnection::open(context_, target, deadline));
-  // UCX takes TCP where shared memory does not reach, without a word.
+  // If shared memory is not possible, UCX silently uses TCP.
   if (options_.transports == UcxTransports::kSharedMemory &&
       connection->transport_name() != "shm") {
     return error(Errc::kUnavailable,

@@ -1,15 +1,16 @@
 // Transport over UCX: shared memory between processes of one host, TCP or RDMA between hosts,
-// chosen per connection. docs/adr/0003-kv-transport.md says why it is used the way it is.
+// chosen per connection. docs/adr/0003-kv-transport.md says why it is used this way.
 //
-// Addresses are "ucx://host:port" ("ucx://[::1]:7000" for IPv6), or "ucx://host:port,port" of a server with
-// several threads, each of which has a port; connections take them in turn. A host name is resolved by
-// the system's resolver, whose own time limit then applies; numeric addresses never wait.
+// Addresses are "ucx://host:port" ("ucx://[::1]:7000" for IPv6), or "ucx://host:port,port" for a
+// server with several threads, each with a port of its own; connections use them in turn. The
+// system's resolver resolves host names, and its own time limit applies; numeric addresses never
+// wait.
 //
 // Thread-safe. Connections and servers may outlive the transport.
 //
-// For trusted networks: neither authentication nor encryption, everybody is admitted, and UCX itself
-// may end the process when a stranger sends bytes that are no connection request. Its ports are to
-// be unreachable for strangers (docs/adr/0013-kv-port.md).
+// For trusted networks only: there is no authentication or encryption, everybody is admitted, and
+// UCX itself may end the process if a stranger sends bytes that are not a connection request.
+// Strangers must not be able to reach its ports (docs/adr/0013-kv-port.md).
 #pragma once
 
 #include <atomic>
@@ -25,22 +26,22 @@ namespace millrace::comm {
 class UcxContext;
 
 enum class UcxTransports {
-  kAuto,          // the best that both ends have; UCX_TLS, UCX_NET_DEVICES ... apply
+  kAuto,          // the best that both ends have; UCX_TLS, UCX_NET_DEVICES etc. apply
   kSharedMemory,  // connecting to another host is an error
   kTcp,
 };
 
-// By the words that options of programs have for them.
+// With the names that command-line options use.
 std::vector<std::pair<std::string, UcxTransports>> ucx_transport_names();
 
 struct UcxOptions {
   UcxTransports transports = UcxTransports::kAuto;
-  // What UCX has to say goes to the default logger; else where the process, which may use UCX by
-  // itself, has it.
+  // True: UCX's messages go to the default logger. False: they stay where the process, which may
+  // use UCX itself, has put them.
   bool owns_log = true;
-  // That answer requests, of each server. Each listens at a port of its own.
+  // Threads of each server that answer requests. Each listens at a port of its own.
   int server_threads = 1;
-  // That make replies which take waiting for (TransportReply::later), of each server.
+  // Threads of each server that make replies which must wait (TransportReply::later).
   int reader_threads = 4;
 };
 
@@ -50,9 +51,9 @@ class UcxTransport final : public Transport {
   using Transport::connect;
   using Transport::listen;
 
-  // Port 0 takes a free one; address() of the server names it. `port` is the first thread's, the others
-  // take free ones, of UCX_TCP_PORT_RANGE if that is set. An empty host is every interface,
-  // which leaves address() without a host that a client could use.
+  // Port 0 takes a free one; address() of the server names it. `port` is the first thread's; the
+  // others take free ones, from UCX_TCP_PORT_RANGE if that is set. An empty host means every
+  // interface; then address() has no host that a client could use.
   Result<std::unique_ptr<TransportServer>> listen(const std::string& host, int port,
                                                   TransportServer::Handler handler,
                                                   TransportServer::Admits admits) override;
@@ -65,7 +66,7 @@ class UcxTransport final : public Transport {
 
   const UcxOptions options_;
   const std::shared_ptr<UcxContext> context_;
-  std::atomic<unsigned> next_port_;  // of a server, for the next connection
+  std::atomic<unsigned> next_port_;  // index of the server's port for the next connection
 };
 
 }  // namespace millrace::comm

@@ -12,7 +12,7 @@
 namespace millrace::comm {
 namespace {
 
-// UCX does its keep-alive in progress, so even an idle worker looks in from time to time.
+// UCX sends its keep-alives in progress(), so even an idle worker must call it from time to time.
 constexpr std::chrono::milliseconds kLongestSleep{500};
 
 }  // namespace
@@ -55,8 +55,8 @@ void UcxWorker::progress() {
 
 void UcxWorker::wait(Deadline deadline) {
   if (ucp_worker_arm(worker_) != UCS_OK) {
-    // Something came in the meantime, or a full queue holds up a send; then the reader of that
-    // queue may be waiting for this very core.
+    // Something arrived in the meantime, or a full queue holds up a send; the reader of that queue
+    // may then be waiting for this very core.
     sched_yield();
     return;
   }

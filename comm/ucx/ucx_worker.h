@@ -20,12 +20,12 @@ class UcxWorker {
 
   ucp_worker_h handle() const { return worker_; }
 
-  // Calls `callback` with `owner` for messages of this id.
+  // Calls `callback` with `owner` for messages with this id.
   Result<void> set_handler(unsigned message_id, ucp_am_recv_callback_t callback, void* owner);
 
-  // Carries out what can be done without waiting; callbacks run in here.
+  // Does all that can be done without waiting; callbacks run in here.
   void progress();
-  // Sleeps until there may be something to do; may return early for no reason.
+  // Sleeps until there may be something to do; may return early without reason.
   void wait(Deadline deadline);
   // Progresses until done() or the deadline; returns done().
   template <typename Done>

@@ -1,5 +1,5 @@
-// What travels in the header of each active message. All fields are little-endian and fixed; both
-// ends run the same version, and a frame that says otherwise is refused.
+// What travels in the header of each active message. All fields are little-endian and fixed. Both
+// ends run the same version; a frame of another is refused.
 //
 //   client                                server
 //   kRequestMessage: RequestFrame, text   ->

@@ -1,4 +1,4 @@
-// A check of an option by a function that reads it.
+// Checks an option's value with the function that parses it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace millrace::cli {
 
-// What the function has against a text; empty where it reads it.
+// The check returns the parser's error for a text; empty if it parses.
 template <typename T>
 auto check_by(Result<T> (*parse)(std::string_view)) {
   return [parse](const std::string& text) {

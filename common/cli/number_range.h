@@ -1,4 +1,4 @@
-// Checks of an option's number whose errors say what it may be.
+// Checks of an option's number, with errors that say what it may be.
 //   --threads: must be a whole number, 0 or more; not '-1'
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace millrace::cli {
 
-// Durations given in seconds: longer ones would not fit a clock's nanoseconds, added up.
+// Limit of durations given in seconds: the sum of longer ones might not fit a clock's nanoseconds.
 inline constexpr double kMaxSeconds = 365.0 * 86400;
 
 namespace detail {
@@ -28,7 +28,7 @@ std::string bounds_text(T low, T high) {
 
 }  // namespace detail
 
-// T is the type of the option's variable, or holds less.
+// T is the type of the option's variable, or one with a smaller range.
 template <typename T>
 CLI::Validator number_range(T low, T high = std::numeric_limits<T>::max()) {
   const auto check = [low, high](const std::string& text) {
@@ -41,7 +41,7 @@ CLI::Validator number_range(T low, T high = std::numeric_limits<T>::max()) {
   return {check, /*validator_desc=*/"", /*validator_name=*/""};
 }
 
-// A time in which something is to happen: more than no time, of clocks that count milliseconds.
+// A time limit: more than zero, in clocks that count milliseconds.
 inline CLI::Validator positive_seconds() {
   return number_range(0.001, kMaxSeconds);
 }

@@ -8,8 +8,8 @@ namespace millrace::cli {
 
 inline constexpr int kUsageStatus = 2;
 
-// None: go on. Else the status to end with: 0 after --help and --version, kUsageStatus after a
-// command line that is wrong, which stderr then names.
+// None: go on. Otherwise the exit status: 0 after --help and --version, kUsageStatus after an
+// invalid command line, with the error on stderr.
 inline std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);

@@ -1,4 +1,4 @@
-// How far something is, drawn in text.
+// A progress bar in text.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace millrace {
 
-// "[##########------------------------------]": 42 characters, whatever the numbers. A total of 0
-// draws nothing done.
+// "[##########------------------------------]": always 42 characters. A total of 0 draws an empty
+// bar.
 std::string text_bar(int64_t done, int64_t total);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Writes CBOR (RFC 8949) in its one deterministic form (section 4.2.1): definite lengths, every
-// length and number in its shortest form. What equal values are encoded to is equal, so it can be
+// Writes CBOR (RFC 8949) in its deterministic form (section 4.2.1): definite lengths, and every
+// length and number in its shortest form. Equal values have equal encodings, so these can be
 // hashed. Only what keys of pages need: no maps, floats or tags.
 #pragma once
 

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), by OpenSSL. For names of contents, not for secrets: nothing is wiped.
+// SHA-256 (FIPS 180-4), by OpenSSL. For naming contents, not for secrets: nothing is wiped.
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-// Of the thread and of who waits for it; goes with the last of them.
+// Shared by the thread and whoever waits for it; destroyed with the last of them.
 struct BackgroundWrites::Shared {
   std::mutex mutex;
   std::condition_variable changed;
@@ -15,7 +15,7 @@ struct BackgroundWrites::Shared {
   std::deque<Write> writes;  // the first is being done
   std::optional<Error> failure;
   bool has_failed = false;
-  bool left = false;  // nobody adds any more
+  bool left = false;  // nobody adds more
 };
 
 BackgroundWrites::BackgroundWrites() : shared_(std::make_shared<Shared>()) {
@@ -28,7 +28,7 @@ BackgroundWrites::~BackgroundWrites() {
   shared_->changed.notify_all();
   const bool is_done =
       shared_->changed.wait_for(lock, kPatience, [this] { return shared_->writes.empty(); });
-  // What waits behind a write that hangs is not begun.
+  // Writes behind one that hangs are not begun.
   if (!is_done) shared_->writes.resize(1);
   lock.unlock();
   is_done ? thread_.join() : thread_.detach();
@@ -48,7 +48,7 @@ std::optional<Error> BackgroundWrites::take_failure() {
   return std::exchange(shared_->failure, std::nullopt);
 }
 
-// A write stays where it is while it is done: it is over when it is gone.
+// A write stays in the queue while it is done: it is over when it is gone.
 void BackgroundWrites::run(Shared& shared) {
   std::unique_lock lock(shared.mutex);
   for (;;) {

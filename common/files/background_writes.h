@@ -1,9 +1,11 @@
-// Writes of a file on a thread of their own, one after the other, so that a disk that hangs holds up nobody else.
+// Writes to a file on a thread of their own, one after the other, so that a disk that hangs holds
+// up nobody else.
 //
-// Few wait at a time: a disk that does not keep up, or hangs, costs those that come meanwhile. Who ends in good order
-// waits for what is left for kPatience; a write that hangs then is left to the system.
+// Few writes may wait at a time: if the disk does not keep up, or hangs, writes that come meanwhile
+// are lost. The destructor waits for the remaining writes for kPatience; a write that hangs then is
+// left to the system.
 //
-// Threads: one; its own is behind it.
+// Threads: used by one thread, besides its own.
 #pragma once
 
 #include <chrono>
@@ -20,7 +22,7 @@ namespace millrace {
 
 class BackgroundWrites {
  public:
-  // Holds all that it touches: it may outlive this object.
+  // Owns all that it touches: it may outlive this object.
   using Write = std::function<Result<void>()>;
 
   static constexpr size_t kMostWaiting = 64;
@@ -31,9 +33,9 @@ class BackgroundWrites {
   BackgroundWrites(const BackgroundWrites&) = delete;
   BackgroundWrites& operator=(const BackgroundWrites&) = delete;
 
-  // False: too many wait, and this one is dropped. After one that has failed none is begun.
+  // False: too many wait, and this one is dropped. After a failed write no other is begun.
   bool add(Write write);
-  // What has ended the writing, once.
+  // The failure that ended the writing; returned once.
   std::optional<Error> take_failure();
 
  private:

@@ -44,7 +44,7 @@ std::string encode(std::span<const std::string> bodies) {
   return bytes;
 }
 
-// The caller knows that it is there.
+// The caller must know that there are enough bytes.
 Head head_of(std::string_view bytes) {
   Head head;
   std::memcpy(&head.length, bytes.data(), sizeof head.length);

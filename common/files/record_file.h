@@ -1,9 +1,12 @@
-// A file of records, each appended behind the one before: length of its body (4 bytes), its checksum (8), its body. Readable
-// by this user alone. Nothing is synced: what a process has written is the system's when it is killed.
+// A file of records, each appended after the one before: length of its body (4 bytes), its checksum
+// (8), its body. Only this user can read it. Nothing is synced: data that a process has written is
+// in the hands of the system when the process is killed.
 //
-// It is read with care: a record that is damaged or cut off does not count, nor what follows one whose length is damaged.
+// Reading is careful: a record that is damaged or cut off does not count, nor does anything after a
+// record whose length is damaged.
 //
-// Threads: one at a time; a disk may hang in any call (background_writes.h). Errors: kIo, with the path.
+// Threads: one at a time; a disk may hang in any call (background_writes.h). Errors: kIo, with the
+// path.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +23,18 @@ namespace millrace {
 
 class RecordFile {
  public:
-  // Sees the body of a record, which lives as long as the call.
+  // Receives the body of a record, which is valid during the call.
   using Visit = std::function<void(std::string_view body)>;
 
-  // Made where there is none.
+  // Creates the file if there is none.
   static Result<RecordFile> open(const std::string& path);
 
-  // The whole records, the first first; none of a file that has more than `most_bytes`.
+  // Visits the whole records from first to last; none if the file has more than `most_bytes`.
   Result<void> read(int64_t most_bytes, const Visit& visit) const;
   Result<void> append(std::span<const std::string> bodies);
-  // These and no others: written beside it and put in its place.
+  // Replaces all records by these: written to another file, which then takes this one's place.
   Result<void> replace(std::span<const std::string> bodies);
-  // Written since it was opened or replaced.
+  // Bytes written since the file was opened or replaced.
   int64_t bytes_written() const { return bytes_written_; }
 
  private:

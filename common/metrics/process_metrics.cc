@@ -18,7 +18,7 @@ double cpu_s() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-// 0 where /proc does not tell.
+// 0 if /proc does not say.
 double resident_bytes() {
   std::ifstream file("/proc/self/statm");
   double total_pages = 0;
@@ -31,7 +31,8 @@ double num_descriptors() {
   std::error_code status;
   const std::filesystem::directory_iterator entries("/proc/self/fd", status);
   if (status) return 0;
-  return static_cast<double>(std::distance(begin(entries), end(entries)) - 1);  // but its own
+  return static_cast<double>(std::distance(begin(entries), end(entries)) -
+                             1);  // without the one that reads them
 }
 
 double unix_time_s() {

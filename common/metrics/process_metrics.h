@@ -1,4 +1,4 @@
-// What the operating system knows of this process, beside what it measures itself.
+// What the operating system knows of this process, in addition to what it measures itself.
 #pragma once
 
 #include "common/metrics/registry.h"
@@ -7,10 +7,10 @@ namespace millrace::metrics {
 
 class ProcessMetrics {
  public:
-  // Early in the life of a process: its start time is now.
+  // Construct early in the life of a process: its start time is now.
   explicit ProcessMetrics(Registry& registry);
 
-  // To be called before the registry is rendered.
+  // Call before the registry is rendered.
   void update();
 
  private:

@@ -78,7 +78,7 @@ struct Registry::Impl {
     std::vector<Sample> samples;
   };
 
-  // Kind of each name published by anyone, so that one name never shows with two kinds.
+  // The kind of each name that any source has published, so that no name appears with two kinds.
   std::map<std::string, bool> foreign_kinds() const {
     std::map<std::string, bool> kinds;
     for (const auto& [source, published] : sources) {
@@ -130,7 +130,7 @@ int Registry::publish(const std::string& source_label, const std::string& source
   std::lock_guard lock(impl_->mutex);
   impl_->sources.erase(source);
   auto kinds = impl_->foreign_kinds();
-  // A series shown twice makes the whole exposition unreadable to Prometheus.
+  // A series that appears twice makes the whole exposition unreadable to Prometheus.
   std::map<std::pair<std::string, Labels>, bool> seen;
   Impl::Source accepted{source_label, {}};
   int refused = 0;

@@ -1,6 +1,6 @@
-// Metrics of one process, in Prometheus form. Owners of behaviour hold probes (Counter, Gauge,
-// Histogram) and call their verbs; a Registry hands probes out once, at construction time, and
-// renders them. No Prometheus type shows here, so nothing else compiles against one.
+// Metrics of one process, in Prometheus form. The owners of behaviour hold probes (Counter, Gauge,
+// Histogram) and call their methods. A Registry hands probes out once, at construction, and renders
+// them. No Prometheus type appears here, so nothing else compiles against one.
 //
 //   Registry registry;
 //   Counter failures = registry.counter("millrace_failures_total", "Requests that failed",
@@ -54,7 +54,8 @@ class Histogram {
   prometheus::Histogram* histogram_;
 };
 
-// Upper bounds of histogram buckets: `first`, and on by `factor`, `count` of them.
+// Upper bounds of histogram buckets: `count` of them, starting with `first`, each `factor` times
+// the one before.
 std::vector<double> exponential_buckets(double first, double factor, int count);
 
 // Thread-safe. Asking twice for the same name and labels gives the same metric; a name that breaks
@@ -69,15 +70,15 @@ class Registry {
   Histogram histogram(const std::string& name, const std::string& help,
                       const std::vector<double>& upper_bounds, const Labels& labels = {});
 
-  // Shows `samples` next to the own metrics, with label `source_label`=`source`, in place of what
-  // that source published before. Samples that break the rules, or whose name is one of our own
-  // metrics or has another kind elsewhere, are left out; returns how many were.
+  // Shows `samples` next to the registry's own metrics, with label `source_label`=`source`, in
+  // place of what that source published before. Leaves out samples that break the rules, or whose
+  // name is one of our own metrics or has another kind elsewhere; returns how many it left out.
   int publish(const std::string& source_label, const std::string& source,
               std::vector<Sample> samples);
   void retract(const std::string& source);
 
-  // Own metrics as samples, to be sent elsewhere: a histogram becomes two counters of its sum and
-  // its number of observations (<name>_sum_total, <name>_observations_total).
+  // The registry's own metrics as samples, to be sent elsewhere. A histogram becomes two counters:
+  // its sum and its number of observations (<name>_sum_total, <name>_observations_total).
   std::vector<Sample> samples() const;
 
   // Text exposition format 0.0.4.

@@ -1,4 +1,4 @@
-// One value of a metric at one moment, as it travels from a rank to whoever publishes it.
+// One value of a metric at one moment, as it travels from a rank to the process that publishes it.
 #pragma once
 
 #include <map>
@@ -22,8 +22,8 @@ struct Sample {
 // Names are millrace_<noun>_<unit>; the units are listed in sample.cc, counters end in _total.
 Result<void> check_metric_name(std::string_view name, bool counter);
 
-// What a stranger's sample must satisfy before it is published: the name, its labels' names, and
-// sizes (128 characters a name, 256 a label value, 8 labels).
+// What a sample from another process must satisfy before it is published: its name, its labels'
+// names, and sizes (128 characters a name, 256 a label value, 8 labels).
 Result<void> check_sample(const Sample& sample);
 
 }  // namespace millrace::metrics

@@ -16,7 +16,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-// For the other side's goodbye, which nobody needs.
+// How long to wait for the other side's goodbye, which nobody needs.
 constexpr std::chrono::seconds kGoodbye{1};
 
 }  // namespace
@@ -31,7 +31,7 @@ asio::awaitable<error_code> NetStream::connect_tls(const std::string& host) {
   if (!tls_) co_return error_code();
   error_code is_no_address;
   asio::ip::make_address(host, is_no_address);
-  // The server may have several names; an address is none.
+  // The server may have several names; an address is not a name.
   if (is_no_address) SSL_set_tlsext_host_name(tls_->native_handle(), host.c_str());
   tls_->set_verify_callback(asio::ssl::host_name_verification(host));
   const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::client, kAwait);

@@ -1,6 +1,6 @@
-// A TCP connection, encrypted or not: what reads and writes does not see which. Times out as
-// beast::tcp_stream does: every operation, the handshake included, ends by the time that was set last.
-// One thread; one reader and one writer at a time. Asio's AsyncReadStream and AsyncWriteStream.
+// A TCP connection, encrypted or not; its users do not see which. Times out like beast::tcp_stream:
+// every operation, including the handshake, ends by the time that was set last. One thread; one
+// reader and one writer at a time. Models Asio's AsyncReadStream and AsyncWriteStream.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -25,11 +25,11 @@ class NetStream {
   NetStream(const NetStream&) = delete;
   NetStream& operator=(const NetStream&) = delete;
 
-  // Both are to be called first, and do nothing without TLS.
+  // Call one of these first; they do nothing without TLS.
   boost::asio::awaitable<boost::system::error_code> accept_tls();
   // `host`: the name or address that the server's certificate must be for.
   boost::asio::awaitable<boost::system::error_code> connect_tls(const std::string& host);
-  // Tells the peer that nothing follows, without TLS by the end of the connection alone.
+  // Tells the peer that nothing follows; without TLS, only the end of the connection tells it.
   boost::asio::awaitable<void> finish();
 
   executor_type get_executor() { return tcp_.get_executor(); }
@@ -37,7 +37,7 @@ class NetStream {
   const boost::asio::ip::tcp::socket& socket() const { return tcp_.socket(); }
   boost::beast::tcp_stream& tcp() { return tcp_; }
   bool encrypted() const { return tls_.has_value(); }
-  // What ended a handshake, for people: why a certificate was refused, or OpenSSL's reason.
+  // What ended a handshake, as text for people: why a certificate was refused, or OpenSSL's reason.
   std::string reason(const boost::system::error_code& ec);
 
   template <typename Duration>

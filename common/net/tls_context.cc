@@ -25,15 +25,15 @@ Result<TlsContext> make_context(ssl::context::method method) {
   SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(native, 0);
-  // Idle connections give their buffers back.
+  // Idle connections release their buffers.
   SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);
-  // Nobody is there to be asked for a passphrase.
+  // There is nobody to ask for a passphrase.
   context->set_password_callback(
       [](size_t, ssl::context::password_purpose) { return std::string(); });
   return context;
 }
 
-// The file's text is read first: OpenSSL's own errors do not name the file.
+// The file is read as text first, because OpenSSL's own errors do not name the file.
 Result<void> use(const std::string& path, const char* what,
                  const std::function<void(const boost::asio::const_buffer&, error_code&)>& take) {
   MR_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxFileBytes));

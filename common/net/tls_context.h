@@ -1,6 +1,6 @@
-// What one side of TLS connections needs, from PEM files: its certificate and key, and whom it trusts.
-// TLS 1.2 and 1.3. Sessions are not resumed: each connection is checked by the files of its day.
-// Thread-safe; connections keep the context that they began with.
+// What one side of TLS connections needs, from PEM files: its certificate and key, and whom it
+// trusts. TLS 1.2 and 1.3. Sessions are not resumed, so each connection is checked against the
+// current files. Thread-safe; connections keep the context that they began with.
 #pragma once
 
 #include <boost/asio/ssl/context.hpp>
@@ -13,9 +13,9 @@ namespace millrace {
 
 using TlsContext = std::shared_ptr<boost::asio::ssl::context>;
 
-// With a CA, clients need a certificate signed by it. Without, they need none.
+// With a CA, clients need a certificate signed by it. Without a CA they need none.
 Result<TlsContext> make_server_tls(const TlsFiles& files);
-// Servers need a certificate, signed by the CA or, without one, by one that the system trusts.
+// Servers need a certificate signed by the CA or, without a CA, by one that the system trusts.
 Result<TlsContext> make_client_tls(const TlsFiles& files);
 
 }  // namespace millrace

@@ -23,7 +23,7 @@ int socket_of(BIO* bio) {
   return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
 }
 
-// As OpenSSL's own BIO of a socket, but with MSG_NOSIGNAL.
+// Like OpenSSL's own socket BIO, but with MSG_NOSIGNAL.
 int send_bytes(BIO* bio, const char* bytes, size_t count, size_t* sent) {
   BIO_clear_retry_flags(bio);
   const ssize_t result = ::send(socket_of(bio), bytes, count, MSG_NOSIGNAL);
@@ -100,7 +100,7 @@ Result<std::unique_ptr<TlsSocket>> TlsSocket::client(const TlsContext& context, 
     if (X509_VERIFY_PARAM_set1_host(wanted, host.c_str(), host.size()) != 1) {
       return error(Errc::kInvalidArgument, "\"{}\" is no name for a certificate", host);
     }
-    // The server may have several names; an address is none.
+    // The server may have several names; an address is not a name.
     SSL_set_tlsext_host_name(made->ssl_, host.c_str());
   }
   SSL_set_connect_state(made->ssl_);
@@ -108,7 +108,7 @@ Result<std::unique_ptr<TlsSocket>> TlsSocket::client(const TlsContext& context, 
 }
 
 TlsSocket::~TlsSocket() {
-  SSL_free(ssl_);  // with its BIO
+  SSL_free(ssl_);  // also frees its BIO
 }
 
 TlsSocket::Io TlsSocket::handshake() {

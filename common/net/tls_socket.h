@@ -1,5 +1,5 @@
-// One end of a TLS connection over a socket that does not wait, for who drives sockets without Asio.
-// Sends without SIGPIPE. One thread at a time; the socket outlives it.
+// One end of a TLS connection over a non-blocking socket, for users of sockets without Asio. Sends
+// without SIGPIPE. One thread at a time; the socket outlives it.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ class TlsSocket {
  public:
   enum class State {
     kDone,
-    kWantsRead,   // call again with the same arguments once the socket can be read
-    kWantsWrite,  // or written to
+    kWantsRead,   // call again with the same arguments once the socket is readable
+    kWantsWrite,  // or writable
     kEnded,       // the peer said that nothing follows, or closed
     kFailed,      // reason() says why
   };
@@ -36,13 +36,13 @@ class TlsSocket {
   TlsSocket(const TlsSocket&) = delete;
   TlsSocket& operator=(const TlsSocket&) = delete;
 
-  // To be called first, until it is done.
+  // Call first, until it is done.
   Io handshake();
-  // At least one byte, if any came or went.
+  // Io::bytes is at least one if anything was read or written.
   Io read(std::span<std::byte> into);
   Io write(std::span<const std::byte> bytes);
 
-  // For people: why a certificate was refused, or OpenSSL's reason.
+  // As text for people: why a certificate was refused, or OpenSSL's reason.
   const std::string& reason() const { return reason_; }
 
  private:

@@ -18,7 +18,7 @@ TlsSource::Stamp TlsSource::stamp_of(const std::string& path) {
 
 Result<TlsContext> TlsSource::context() {
   const std::lock_guard lock(mutex_);
-  // Before the files are read: what changes meanwhile is read again.
+  // Taken before the files are read, so that files that change meanwhile are read again.
   const std::array stamps{stamp_of(files_.certificate), stamp_of(files_.key), stamp_of(files_.ca)};
   if (made_ && stamps == made_of_) return made_;
   auto made = side_ == Side::kServer ? make_server_tls(files_) : make_client_tls(files_);

@@ -1,5 +1,5 @@
-// The TLS context that files make at the moment: read once, and again when one of them has changed.
-// Files that are no good any more leave the context that was made before, and a line in the log.
+// The TLS context for the current contents of some files: read once, and again when one of them has
+// changed. If the files can no longer be used, the previous context stays, with a line in the log.
 // Thread-safe.
 #pragma once
 
@@ -19,7 +19,7 @@ class TlsSource {
   enum class Side { kServer, kClient };
   TlsSource(TlsFiles files, Side side) : files_(std::move(files)), side_(side) {}
 
-  // An error only where there was no context before.
+  // An error only if there was no context before.
   Result<TlsContext> context();
 
  private:

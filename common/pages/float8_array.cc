@@ -18,8 +18,8 @@ float at_most(float x, float largest) {
   return x < -largest ? -largest : x;
 }
 
-// By a table of all codes, which the first-level cache holds: faster than the arithmetic on baseline
-// x86-64, which this is compiled for.
+// Uses a table of all codes, which fits the first-level cache: faster than the arithmetic on
+// baseline x86-64, for which this is compiled.
 template <typename Element, typename Make>
 void decode(const Float8* codes, int64_t count, Element* out, const Make& make) {
   std::array<Element, 256> numbers;

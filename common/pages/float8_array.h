@@ -1,5 +1,5 @@
-// Arrays of elements as 8-bit floats under one scale (common/pages/kv_scales.h), and back: on the host, by
-// one thread, with the same bits on every processor and as a GPU's (kernels/api/float8.h).
+// Converts arrays to 8-bit floats with one scale (common/pages/kv_scales.h) and back: on the host,
+// in one thread, with the same bits on every processor and on a GPU (kernels/api/float8.h).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-// The code nearest to x / scale, ties to even, of magnitude 448 at most. NaN stays NaN.
+// The code nearest to x / scale, ties to even, of magnitude at most 448. NaN stays NaN.
 void encode_float8(const void* x, DType dtype, int64_t count, float scale, Float8* codes);
 
 // code * scale, rounded to float32 and then to `dtype`; float16 at most 65,504.

@@ -1,5 +1,5 @@
-// Which pages of a prompt's KV cache there are, by layer and kv head of the model: of a cache that was
-// made smaller on request some are not. A bit a page. A value; the caller guards it.
+// Which pages of a prompt's KV cache exist, by layer and kv head of the model: a cache that was
+// made smaller on request lacks some. One bit per page. A value; the caller guards it.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace millrace {
 
 class KeptPages {
  public:
-  // Of a cache of which nothing is kept yet.
+  // For a cache of which nothing is kept yet.
   KeptPages(int32_t num_layers, int32_t num_kv_heads, int64_t num_pages)
       : num_layers_(num_layers),
         num_kv_heads_(num_kv_heads),
         num_pages_(num_pages),
         bytes_(static_cast<size_t>(num_layers * int64_t{num_kv_heads} * row_bytes()), '\0') {}
-  // From bytes(), for a cache of at least one page. kInvalidArgument: too many or too few, or a bit
-  // behind the last page.
+  // From bytes(), for a cache of at least one page. kInvalidArgument: too many or too few bytes, or
+  // a bit after the last page.
   static Result<KeptPages> from_bytes(int32_t num_layers, int32_t num_kv_heads, int64_t num_pages,
                                       std::string_view bytes) {
     const int64_t row_bytes = (num_pages + 7) / 8;
@@ -60,17 +60,18 @@ class KeptPages {
     }
     return pages;
   }
-  // Of all layers and kv heads.
+  // Kept pages of all layers and kv heads.
   int64_t count() const {
     int64_t count = 0;
     for (const char byte : bytes_) count += __builtin_popcount(static_cast<uint8_t>(byte));
     return count;
   }
-  // Of all layers and kv heads, that are not kept.
+  // Pages of all layers and kv heads that are not kept.
   int64_t count_dropped() const {
     return num_layers_ * int64_t{num_kv_heads_} * num_pages_ - count();
   }
-  // [layers, kv heads, pages / 8 rounded up]: page p is bit p % 8 of byte p / 8, the least bit first.
+  // [layers, kv heads, pages / 8 rounded up]: page p is bit p % 8 of byte p / 8, the least
+  // significant bit first.
   const std::string& bytes() const { return bytes_; }
 
   bool operator==(const KeptPages&) const = default;

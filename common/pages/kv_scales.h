@@ -1,6 +1,6 @@
-// The scales of a KV cache in 8-bit floats (e4m3, common/float8.h): an element is its code times the
-// scale of its layer, or of its layer and kv head, K and V apart, and x becomes the code nearest to
-// x / scale. Plain values.
+// The scales of a KV cache in 8-bit floats (e4m3, common/float8.h). An element is its code times
+// the scale of its layer, or of its layer and kv head; K and V have separate scales. x becomes the
+// code nearest to x / scale. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-// What manifests and configurations call elements of such a cache.
+// The name of this element type in manifests and configurations.
 inline constexpr std::string_view kFloat8KvName = "float8_e4m3";
 
 struct KvScale {
@@ -25,10 +25,10 @@ struct KvScale {
 class KvScales {
  public:
   KvScales() = default;
-  // One for each layer of the model.
+  // One scale for each layer of the model.
   KvScales(std::initializer_list<KvScale> layers) : scales_(layers) {}
   explicit KvScales(size_t num_layers, KvScale scale = {}) : scales_(num_layers, scale) {}
-  // [layers, num_heads] of the model; num_heads 1: one for each layer.
+  // [layers, num_heads] of the model; num_heads 1: one scale for each layer.
   KvScales(std::vector<KvScale> scales, int32_t num_heads)
       : scales_(std::move(scales)), num_heads_(num_heads) {}
 
@@ -53,7 +53,8 @@ class KvScales {
   int32_t num_heads_ = 1;
 };
 
-// Whether a number can be one: positive, and far from where x / scale or code * scale overflows.
+// Whether a number can be a scale: positive, and far from where x / scale or code * scale
+// overflows.
 constexpr bool is_kv_scale(float scale) {
   return scale >= 0x1p-60F && scale <= 0x1p60F;
 }

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How a version calls things.
+// The file names of a version.
 struct Version {
   std::string_view limit, usage, reclaimable;
 };
@@ -19,7 +19,7 @@ constexpr Version kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                             "total_inactive_file"};
 constexpr Version kVersion2{"memory.max", "memory.current", "inactive_file"};
 
-// Nothing where the file is not there or says "max".
+// Nothing if the file does not exist or says "max".
 std::optional<int64_t> read_number(const fs::path& path) {
   std::ifstream file(path);
   int64_t number = 0;
@@ -54,8 +54,8 @@ bool lists_memory(std::string_view controllers) {
   return false;
 }
 
-// In a container the path may be the host's while only the container's own group is mounted, at the
-// root: directories that are not there say nothing.
+// In a container the path may be the host's, while only the container's own group is mounted, at
+// the root. Directories that do not exist are ignored.
 std::optional<int64_t> free_up_from(const fs::path& root, fs::path path, const Version& version) {
   std::optional<int64_t> min_free;
   while (true) {

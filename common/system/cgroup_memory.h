@@ -12,9 +12,9 @@ struct CgroupFiles {
   std::string root = "/sys/fs/cgroup";
 };
 
-// What the limits leave now: the least of its group's and those of the groups above it; nothing
-// where no limit is set. Files that were read but not lately count as free: the kernel takes their
-// pages back before it refuses any.
+// What the limits leave now: the least among those of the process' group and all groups above it;
+// nothing if no limit is set. Pages of files that were not read lately count as free: the kernel
+// reclaims them before it refuses memory.
 std::optional<int64_t> cgroup_free_bytes(const CgroupFiles& files = {});
 
 }  // namespace millrace

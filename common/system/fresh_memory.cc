@@ -8,7 +8,8 @@ namespace millrace {
 
 FreshMemory::FreshMemory(int64_t num_bytes) {
   if (num_bytes == 0) return;
-  // Populated: all of it is about to be written, and a page fault each 4 KiB would cost more.
+  // Populated, because all of it is about to be written, and a page fault for every 4 KiB would
+  // cost more.
   void* const data = ::mmap(nullptr, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();

@@ -1,6 +1,5 @@
-// Host memory that the kernel gives and takes back at once: malloc keeps for its threads what they
-// freed, several times a budget where many threads allocate (measured: 31 to 43 MB beside a budget
-// of 4 MiB).
+// Host memory that is returned to the kernel at once. malloc keeps what its threads freed, several
+// times a budget if many threads allocate (measured: 31 to 43 MB in addition to a budget of 4 MiB).
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,7 @@ namespace millrace {
 
 void map_large_blocks() {
 #ifdef __GLIBC__
-  // Any value that is set ends its growth.
+  // Setting any value stops the threshold from growing.
   mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLargeBlockBytes));
 #endif
 }

@@ -1,5 +1,5 @@
-// A file mapped read-only. The kernel pages in what is touched, so ranks that read different slices
-// of one checkpoint share the page cache and read nothing else.
+// A file mapped read-only. The kernel reads only the pages that are touched, so ranks that read
+// different slices of one checkpoint share the page cache and read nothing else.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// The whole of a small file; refuses one larger than `max_bytes` before reading it.
+// The whole contents of a small file; refuses a file larger than `max_bytes` before reading it.
 Result<std::string> read_text_file(const std::string& path, int64_t max_bytes);
 
 }  // namespace millrace

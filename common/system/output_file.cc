@@ -10,7 +10,7 @@ namespace millrace {
 
 namespace {
 
-constexpr mode_t kMode = 0666;  // less what the user's umask takes
+constexpr mode_t kMode = 0666;  // minus the user's umask
 
 Error unwritable(const std::string& path) {
   return error(Errc::kIo, "cannot write {}: {}", path.empty() ? "standard output" : path,
@@ -36,7 +36,7 @@ OutputFile::~OutputFile() {
 
 Result<void> OutputFile::write(std::string_view text) {
   if (!std::exchange(written_, true) && !path_.empty()) {
-    // What is no regular file, such as a terminal, has nothing to cut.
+    // Anything but a regular file, such as a terminal, cannot be truncated.
     if (::ftruncate(descriptor_, 0) != 0 && errno != EINVAL) return unwritable(path_);
   }
   while (!text.empty()) {

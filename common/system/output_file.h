@@ -1,6 +1,6 @@
-// Where a program's result goes. Opened before the work begins, so that a path that cannot be
-// written is told before anything was asked of others; what the file held is replaced by the first
-// write, so a failure leaves it as it was.
+// Where a program's result goes. It is opened before the work begins, so that a path that cannot be
+// written is reported before anything is asked of others. The first write replaces what the file
+// held, so a failure before it leaves the file as it was.
 #pragma once
 
 #include <string>
@@ -22,10 +22,10 @@ class OutputFile {
         made_(other.made_),
         written_(other.written_) {}
   OutputFile& operator=(OutputFile&&) = delete;
-  // Takes a file away that open() made and nobody wrote to.
+  // Removes a file that open() created and nobody wrote to.
   ~OutputFile();
 
-  // All of `text`, behind what was written before.
+  // Appends all of `text` to what was written before.
   Result<void> write(std::string_view text);
 
  private:

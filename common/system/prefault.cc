@@ -18,7 +18,7 @@ namespace millrace {
 
 namespace {
 
-// What a thread makes resident between two looks at whether it should stop.
+// How much a thread makes resident before it checks again whether to stop.
 constexpr size_t kStepBytes = size_t{64} << 20;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Makes memory resident before it is used: the system clears a page when it is touched first, which
+// Makes memory resident before it is used: the system clears a page when it is first touched, which
 // costs more than the copy that then goes there.
 #pragma once
 
@@ -11,23 +11,23 @@
 
 namespace millrace {
 
-// On threads of its own, from the first byte to the last, without changing any. A system that
-// cannot (Linux before 5.14) or has no memory left leaves the rest to the first touch, with a line in
-// the log.
+// Runs on threads of its own, from the first byte to the last, without changing any. If the system
+// cannot do it (Linux before 5.14) or has no memory left, the rest becomes resident when first
+// touched, with a line in the log.
 class Prefault {
  public:
-  // Is told of a piece that is resident from then on, on the thread that made it so.
+  // Told of each piece once it is resident, on the thread that made it so.
   using Then = std::function<void(std::span<std::byte> piece)>;
 
-  // `memory`: mapped and writable, and stays so as long as this. Whole pages of the system. `then` goes
-  // when this does.
+  // `memory`: mapped and writable while this object lives; whole pages of the system. `then` is
+  // destroyed with this object.
   Prefault(std::span<std::byte> memory, int num_threads, Then then = {});
-  // What is not resident by now stays as it is.
+  // Stops; memory that is not resident by now stays as it is.
   ~Prefault();
   Prefault(const Prefault&) = delete;
   Prefault& operator=(const Prefault&) = delete;
 
-  // Until all is resident, or left.
+  // Waits until all is resident, or it has given up.
   void wait();
 
  private:

@@ -32,12 +32,12 @@ Result<SharedMemory> SharedMemory::create(int64_t num_bytes) {
   }
   SharedMemory memory(std::move(descriptor),
                       {static_cast<std::byte*>(base), static_cast<size_t>(num_bytes)});
-  // After this, the mapping above is the only one that can be written.
+  // After this, only the mapping above can be written.
   constexpr int kSeals = F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (::fcntl(memory.descriptor(), F_ADD_SEALS, kSeals) != 0) {
     return error(Errc::kUnsupported, "sealing shared memory: {}", reason());
   }
-  ::madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);  // or the kernel says no
+  ::madvise(base, static_cast<size_t>(num_bytes), MADV_HUGEPAGE);  // the kernel may refuse
   return memory;
 }
 

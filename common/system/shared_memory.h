@@ -1,10 +1,10 @@
-// Memory of this process that other processes can map, but neither write nor resize: a sealed
+// Memory of this process that other processes can map, but can neither write nor resize: a sealed
 // memfd. It has no name in any file system and is gone with the last process that has it, however
-// that ends.
+// that process ends.
 //
-// Who is given the descriptor can read all of it. Huge pages where the system gives them to shared
-// memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled); parts become resident as they are
-// touched, by readers too.
+// Whoever has the descriptor can read all of it. It uses huge pages if the system gives them to
+// shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled). Parts become resident as they
+// are touched, also by readers.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@ namespace millrace {
 
 class SharedMemory {
  public:
-  // All 0. kExhausted: the system has no room for it; kUnsupported: no memfd, or one that cannot be
-  // sealed (Linux before 5.1, or forbidden).
+  // All zeros. kExhausted: the system has no room for it; kUnsupported: there is no memfd, or none
+  // that can be sealed (Linux before 5.1, or forbidden).
   static Result<SharedMemory> create(int64_t num_bytes);
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
   std::span<std::byte> bytes() const { return bytes_; }
-  // To be sent to who may read.
+  // To be sent to those who may read.
   int descriptor() const { return descriptor_.get(); }
 
  private:

@@ -1,4 +1,4 @@
-// SharedMemory of another process, mapped to be read. It stays valid when that process ends.
+// SharedMemory of another process, mapped for reading. It stays valid when that process ends.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace millrace {
 
 class SharedMemoryView {
  public:
-  // kInvalidArgument for what could be cut short while it is read, which would end this process
-  // (SIGBUS): anything but a memfd sealed against it. kExhausted.
+  // kInvalidArgument for anything but a memfd sealed against shrinking: if it were cut short during
+  // a read, this process would end (SIGBUS). kExhausted.
   static Result<SharedMemoryView> map(const FileDescriptor& descriptor);
   SharedMemoryView(SharedMemoryView&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   SharedMemoryView& operator=(SharedMemoryView&& other) noexcept {
@@ -21,7 +21,7 @@ class SharedMemoryView {
   }
   ~SharedMemoryView();
 
-  // Its owner writes them, at any time.
+  // Their owner may write them at any time.
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:

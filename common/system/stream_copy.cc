@@ -18,7 +18,7 @@ namespace {
 
 void copy(std::byte* destination, const std::byte* source, size_t bytes) {
   constexpr size_t kVector = sizeof(__m128i);
-  constexpr size_t kLine = 64;  // written whole, or memory is read after all
+  constexpr size_t kLine = 64;  // written whole, otherwise memory is read after all
   const size_t to_line = (kLine - reinterpret_cast<uintptr_t>(destination) % kLine) % kLine;
   const size_t head = std::min(bytes, to_line);
   std::memcpy(destination, source, head);

@@ -1,5 +1,5 @@
-// Copies bytes that nobody reads soon. They go past the caches: their destination is not fetched
-// from memory only to be overwritten, and what is in use is not pushed out.
+// Copies bytes that will not be read soon. They bypass the caches: their destination is not fetched
+// from memory only to be overwritten, and data in use is not evicted.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace millrace {
 
-// The ranges do not overlap. The bytes are there for whoever synchronises with the caller, as after
-// memcpy.
+// The ranges must not overlap. The bytes are visible to whoever synchronises with the caller, as
+// after memcpy.
 void stream_copy(std::byte* destination, const std::byte* source, size_t bytes);
-// To pieces of memory, one after the other, as many bytes as they have.
+// To pieces of memory one after the other, as many bytes as they hold.
 void stream_copy(std::span<const std::span<std::byte>> pieces, const std::byte* source);
 
 }  // namespace millrace

@@ -1,9 +1,9 @@
-// How much of the machine is this process's.
+// How many cores this process may use.
 #pragma once
 
 namespace millrace {
 
-// Cores that its threads may run on (sched_getaffinity); 1 where the system does not say.
+// Cores that its threads may run on (sched_getaffinity); 1 if the system does not say.
 int usable_cores();
 
 }  // namespace millrace

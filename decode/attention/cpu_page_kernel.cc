@@ -17,7 +17,7 @@ namespace millrace::decode {
 namespace {
 
 constexpr int64_t kLanes = 16;
-// Aligned as the elements are.
+// Aligned like the elements.
 typedef float Lanes __attribute__((vector_size(kLanes * 4), aligned(4)));
 typedef int32_t Bits __attribute__((vector_size(kLanes * 4), aligned(4)));
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -70,15 +70,15 @@ MR_VECTORISED void sum_digest(const float* q, const float* digest, int64_t head_
            sum_of(radius), sum_of(square), sum_of(most)};
 }
 
-// Of a float32 sum of n products, each rounded: (n + 2) units in the last place, of the sum of
-// magnitudes (Higham 2002, section 3.1). Once for the bound and once for the score that it bounds,
-// with as much again for the scale and the exponent.
+// The error of a float32 sum of n products, each rounded: (n + 2) units in the last place of the
+// sum of magnitudes (Higham 2002, section 3.1). Counted once for the bound and once for the score
+// that it bounds, and as much again for the scale and the exponent.
 float rounding(const DigestSums& sums, int64_t head_dim) {
   return 4 * static_cast<float>(head_dim + 2) * 0x1p-24f * sums.most;
 }
 
-// Of n scores within `half` of the centre whose mean distance from it is `radius`, the mean of the
-// exponentials is the largest where they are all at the centre or at its upper limit (it is convex).
+// For n scores within `half` of the centre, with mean distance `radius` from it, the mean of the
+// exponentials is largest if all are at the centre or at its upper limit (it is convex).
 float log_mean_bound(float half, float radius) {
   if (half <= 0) return 0;
   const float share = std::min(1.0f, radius / half);
@@ -89,7 +89,7 @@ PageEstimate estimate_of(const DigestSums& sums, float scale, int64_t head_dim,
                          int64_t num_tokens) {
   const float count = std::log(static_cast<float>(num_tokens));
   const float error = rounding(sums, head_dim);
-  // The radius is a float32 mean of 64 distances from a centre that was rounded.
+  // The radius is a float32 mean of 64 distances from a rounded centre.
   const float radius = sums.radius * 1.0001f + 0x1p-20f * sums.most;
   const float box = scale * sums.upper;
   const float by_radius =
@@ -121,8 +121,8 @@ MR_VECTORISED void widen_bfloat16(const uint16_t* from, int64_t count, float* to
   }
 }
 
-// Exponent and mantissa, moved into a float's place, are the number times 2^-112, subnormals
-// included; infinity and NaN then lack the upper bits of their exponent.
+// Exponent and mantissa, moved to a float's positions, are the number times 2^-112, subnormals
+// included. Infinity and NaN then lack the upper bits of their exponent.
 MR_VECTORISED void widen_float16(const uint16_t* from, int64_t count, float* to) {
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t shifted = uint32_t{from[i] & 0x7fffu} << 13;
@@ -193,7 +193,7 @@ const float* widened(const std::byte* rows, DType dtype, int64_t count, std::vec
   return to.data();
 }
 
-// Scores become weights relative to the state's maximum, which rises if need be.
+// Turns scores into weights relative to the state's maximum, which is raised if need be.
 void weigh(const AttendItem& item, int64_t num_tokens, float* log_mass, Scratch& scratch) {
   for (int64_t head = 0; head < item.num_heads; ++head) {
     float* const scores = scratch.scores.data() + head * kPageTokens;

@@ -1,4 +1,5 @@
-// PageKernel on a CPU: items on threads, vectors of the widest instruction set at run time.
+// PageKernel on a CPU: items run on threads, with vectors of the widest instruction set found at
+// run time.
 #pragma once
 
 #include "decode/attention/page_kernel.h"

@@ -1,6 +1,6 @@
-// The digests of a rank's pages: what ranks them without reading them. 3 float32 of each dimension a
-// page, 2 to 5 % of a cache. Filled layer by layer by one thread; a layer is read by others once that
-// thread has said so in a way that orders memory.
+// The digests of a rank's pages, which rank the pages without reading them: 3 float32 per dimension
+// and page, 2 to 5 % of a cache. One thread fills them layer by layer. Other threads may read a
+// layer once that thread has announced it in a way that orders memory.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class PageDigests {
  public:
   PageDigests(int32_t num_layers, int32_t num_kv_heads, int64_t num_pages, int32_t head_dim);
 
-  // Those of one layer and kv head of this rank: [num_pages, 3, head_dim], as
-  // kvclient::KvClient::pull_digests brings them. kCorrupt where a bound is none.
+  // Sets the digests of one layer and kv head of this rank: [num_pages, 3, head_dim], as
+  // kvclient::KvClient::pull_digests returns them. kCorrupt if a bound is invalid.
   Result<void> set(int32_t layer, int32_t kv_head, std::span<const float> digests);
   const float* of(int32_t layer, int32_t kv_head) const {
     return values_.data() + static_cast<size_t>(int64_t{layer} * num_kv_heads_ + kv_head) * size_;

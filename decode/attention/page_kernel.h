@@ -1,8 +1,8 @@
-// What progressive attention computes, on pages wherever they lie in memory: the operations that a
+// What progressive attention computes on pages, wherever they lie in memory: the operations that a
 // device has a kernel for. CpuPageKernel is one; a GPU's takes the same items as one launch.
 //
 // An item is one kv head of a layer with the query heads that read it. Its pointers are memory of
-// the kernel's device; items of a call share nothing that is written.
+// the kernel's device. The items of a call share nothing that is written.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,20 @@
 
 namespace millrace::decode {
 
-// What the digest of a page says of one query head's scores in it, in natural log of softmax mass
-// before division: log sum over the page's tokens of exp(scale * q.k).
+// What the digest of a page says of one query head's scores in it, as the natural log of softmax
+// mass before division: log sum over the page's tokens of exp(scale * q.k).
 struct PageEstimate {
-  // No less than the log mass that PageKernel::attend finds, its rounding included: from Quest's
-  // box (arXiv 2406.10774, eq. 4) and the mean distance from its centre.
+  // At least the log mass that PageKernel::attend finds, including its rounding. From Quest's box
+  // (arXiv 2406.10774, eq. 4) and the mean distance from its centre.
   float bound = 0;
-  // Quest's own: box alone, times the number of tokens.
+  // Quest's own bound: from the box alone, times the number of tokens.
   float box = 0;
-  // As if all keys were the centre of the box. The log mass is `centre` + k * `spread`, with a k that
-  // differs little between the pages of a head: stopping_rule.h.
+  // Log mass if all keys were the centre of the box. The real log mass is `centre` + k * `spread`,
+  // with a k that differs little between the pages of a head: kernels/pages/page_rule.h.
   float centre = 0;
   float spread = 0;
-  // The key that pages are attended by: ArkVale's cuboid-mean (NeurIPS 2024), which PSA takes.
+  // Decides the order in which pages are attended: ArkVale's cuboid-mean (NeurIPS 2024), which PSA
+  // uses.
   float rank = 0;
 };
 
@@ -41,14 +42,14 @@ struct EstimateItem {
   PageEstimate* estimates = nullptr;  // [num_heads, num_pages]
 };
 
-// K [kPageTokens, head_dim], then V, of which `num_tokens` rows from `first_token` on count.
+// K [kPageTokens, head_dim], then V. `num_tokens` rows count, starting with `first_token`.
 struct PageRows {
   const std::byte* k_then_v = nullptr;
   int64_t num_tokens = 0;
   int64_t first_token = 0;
 };
 
-// The softmax over what was attended so far, as flash attention carries it on: weights are relative
+// The softmax over what was attended so far, carried on as in flash attention: weights are relative
 // to exp(max).
 struct SoftmaxState {
   float* max = nullptr;  // [num_heads]; -inf: nothing yet

@@ -14,8 +14,8 @@ namespace {
 using kvclient::PageName;
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-// Beyond what was expected, fetched with what is needed: a few portions, so that a head whose
-// expectation was short does not wait for each.
+// Pages beyond the expected number that are fetched with those needed: a few portions, so that a
+// head whose expectation was too low does not wait for each.
 constexpr int64_t kAhead = 8;
 constexpr int64_t kAheadShare = 4;
 
@@ -24,8 +24,8 @@ float log_add(float a, float b) {
   return most == kNothing ? kNothing : most + std::log(std::exp(a - most) + std::exp(b - most));
 }
 
-// Those that lead, then by the greatest share of a query head's mass, as far as digests tell; of equal
-// ones the first. `ranking.order` has the pages there are, ascending.
+// Leading pages first, then by the largest share of any query head's mass, as far as digests tell;
+// among equals the first. `ranking.order` holds the existing pages, ascending.
 void order_pages(const PageRule& rule, int32_t group, const float* tail_lse, PageRanking& ranking) {
   const auto num_pages = ranking.estimates.size() / static_cast<size_t>(group);
   std::vector<float> keys(num_pages, kNothing);
@@ -157,11 +157,11 @@ void ProgressiveAttention::take_pages_from(int32_t layer, int64_t first_token) {
   }
 }
 
-// So that what is missing of a layer comes in one batch. It need not stay: each portion is acquired.
+// Brings a layer's missing pages in one batch. They need not stay: each portion is acquired.
 Result<void> ProgressiveAttention::bring_expected(int32_t layer, Deadline deadline) {
   std::vector<PageName> names;
-  // Of all heads by turns, the first pages first, as many as half the pool holds: the other half is
-  // what other layers keep.
+  // Takes the heads in turn, each head's first pages first, up to half the pool: the other half
+  // keeps pages of other layers.
   const auto most = static_cast<size_t>(std::max<int64_t>(1, pool_.num_slots() / 2));
   for (int64_t i = 0; i < shape_.num_pages() && names.size() < most; ++i) {
     const size_t before = names.size();
@@ -176,7 +176,7 @@ Result<void> ProgressiveAttention::bring_expected(int32_t layer, Deadline deadli
   return brought.ok() ? Result<void>() : brought.error();
 }
 
-// Up to until[h] of each kv head, in batches that the pool holds.
+// Attends up to until[h] pages of each kv head, in batches that the pool can hold.
 Result<void> ProgressiveAttention::attend_portions(const Step& step, std::span<const int64_t> until,
                                                    Deadline deadline) {
   std::vector<PageName> names, ahead;
@@ -208,7 +208,7 @@ Result<void> ProgressiveAttention::attend_portions(const Step& step, std::span<c
   return {};
 }
 
-// `names` are of one kv head after the other, in the order of its ranking.
+// `names` are ordered by kv head, then as in its ranking.
 void ProgressiveAttention::attend_pinned(const Step& step, std::span<const PageName> names,
                                          const PagePool::Pins& pins) {
   std::vector<PageRows> rows(names.size());
@@ -249,7 +249,7 @@ void ProgressiveAttention::attend_pinned(const Step& step, std::span<const PageN
   }
 }
 
-// For each query head of the kv head.
+// Whether each query head of the kv head has enough.
 bool ProgressiveAttention::enough(const Step& step, int32_t kv_head) {
   const auto& ranking = rankings_[static_cast<size_t>(kv_head)];
   const auto num_pages = static_cast<size_t>(shape_.num_pages());

@@ -1,9 +1,10 @@
-// Progressive sparse attention (PSA, arXiv 2503.00392) of a decode step over a rank's pages: each kv
-// head's pages in the order that their digests give for its query heads, in portions, until a rule
-// says for each of them that the mass attended is enough. No number of pages is given beforehand.
+// Progressive sparse attention (PSA, arXiv 2503.00392) of a decode step over a rank's pages. Each
+// kv head's pages are attended in portions, in the order that their digests give for its query
+// heads, until a rule says for each of these that the mass attended is enough. The number of pages
+// is not given beforehand.
 //
-// A portion is computed while it is pinned, so a pool of any size will do. What the pool has when
-// decides how long a step takes, never what it computes.
+// A portion is pinned while it is computed, so a pool of any size will do. What the pool holds, and
+// when, decides how long a step takes, never what it computes.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@
 
 namespace millrace::decode {
 
-// Of one rank.
+// The cache of one rank.
 struct CacheShape {
   int32_t num_layers = 0;
   int32_t first_kv_head = 0;  // of the model
@@ -31,11 +32,11 @@ struct CacheShape {
   int32_t head_dim = 0;
   int64_t num_tokens = 0;  // of the prompt
   DType dtype = DType::kFloat32;
-  // The pages there are; null: all. Outlives whatever has the shape.
+  // The pages that exist; null: all. Outlives all copies of the shape.
   const KeptPages* kept = nullptr;
 
-  int64_t num_pages() const;  // of a layer and kv head, whether there or not
-  // `kv_head`: of this rank.
+  int64_t num_pages() const;  // of a layer and kv head, kept or not
+  // `kv_head` counts in this rank.
   bool has_page(int32_t layer, int32_t kv_head, int64_t page) const {
     return kept == nullptr || kept->has(layer, first_kv_head + kv_head, page);
   }
@@ -45,19 +46,19 @@ struct CacheShape {
 };
 
 struct ProgressiveStats {
-  int64_t steps = 0;                   // of layer 0
+  int64_t steps = 0;                   // counted at layer 0
   std::vector<int64_t> pages_touched;  // by layer, over all kv heads and steps
 };
 
 // The ranking of one kv head's pages for one query.
 struct PageRanking {
   std::vector<PageEstimate> estimates;  // [group, num_pages]
-  std::vector<int32_t> order;           // of the pages there are
+  std::vector<int32_t> order;           // of the pages that exist
   int64_t num_leading = 0;
 };
 
-// Those of all kv heads of a layer. `tail_lse`: [query heads] what else each attends to; null:
-// nothing.
+// The rankings of all kv heads of a layer. `tail_lse`: [query heads], the log mass of what else
+// each attends to; null: nothing.
 void rank_pages(PageKernel& kernel, const PageRule& rule, const CacheShape& shape,
                 const PageDigests& digests, int32_t layer, const float* q, const float* tail_lse,
                 std::vector<PageRanking>& rankings);
@@ -66,28 +67,29 @@ class ProgressiveAttention {
  public:
   struct Step {
     int32_t layer = 0;
-    // Of the prompt. Where it is not 0, all tokens from it on are attended to: a layer's window is not
-    // searched for what matters in it.
+    // Position in the prompt. If it is not 0, all tokens from it on are attended to: within a
+    // layer's window nothing is selected.
     int64_t first_token = 0;
-    const float* q = nullptr;         // [query heads, head_dim], host memory, as all here
-    const float* tail_lse = nullptr;  // [query heads] of the tokens behind the prompt; -inf: none
-    float* out = nullptr;             // [query heads, head_dim] of the prompt's tokens
-    float* lse = nullptr;             // [query heads] of what was attended to
+    const float* q = nullptr;         // [query heads, head_dim], in host memory like all the others
+    const float* tail_lse = nullptr;  // [query heads] of the tokens after the prompt; -inf: none
+    float* out = nullptr;             // [query heads, head_dim] over the prompt's tokens
+    float* lse = nullptr;             // [query heads] over what was attended to
   };
 
-  // All outlive it.
+  // All arguments outlive it.
   ProgressiveAttention(const CacheShape& shape, const PageDigests& digests, PagePool& pool,
                        PageKernel& kernel, const PageRule& rule);
 
   Result<void> attend(const Step& step, Deadline deadline);
 
-  // How many pages of a kv head of this rank are likely to be needed: those of the last token. What
-  // is expected comes in one batch. Any thread.
+  // How many pages of a kv head of this rank are likely to be needed: as many as for the last
+  // token. Expected pages are brought in one batch. Any thread.
   int64_t expected_pages(int32_t layer, int32_t kv_head) const { return expected(layer, kv_head); }
   void expect(int32_t layer, int32_t kv_head, int64_t pages) {
     expected(layer, kv_head) = static_cast<int32_t>(pages);
   }
-  // What the last layer read of a kv head. Of the thread that attends, as stats() is.
+  // The pages that the last layer read of a kv head. Like stats(), only for the thread that
+  // attends.
   std::span<const int32_t> pages_read(int32_t kv_head) const {
     const auto at = static_cast<size_t>(kv_head);
     return std::span(rankings_[at].order).first(static_cast<size_t>(attended_[at]));

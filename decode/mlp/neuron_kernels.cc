@@ -11,15 +11,15 @@ namespace millrace::decode {
 namespace {
 
 constexpr int64_t kLanes = 16;
-// Sums side by side in dot_row: additions of one sum wait for each other.
+// Parallel sums in dot_row, because additions to one sum wait for each other.
 constexpr int64_t kSums = 4;
 // Rows that sum_rows adds up before it writes.
 constexpr int64_t kRows = 4;
 constexpr int64_t kLineBytes = 64;
-// Of sum_rows, so far ahead.
+// How far sum_rows prefetches.
 constexpr int64_t kRowsAhead = 16;
 
-// Aligned as the elements are.
+// Aligned like the elements.
 typedef float Lanes __attribute__((vector_size(kLanes * 4), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(kLanes * 4), aligned(4)));
 typedef uint16_t Halves __attribute__((vector_size(kLanes * 2), aligned(2)));
@@ -91,7 +91,7 @@ MR_VECTORISED void widen_row(const BFloat16* from, int64_t count, float* to) {
   for (; i < count; ++i) to[i] = to_float(from[i]);
 }
 
-// A negative float has its other bits turned over.
+// Flips the other bits of a negative float.
 MR_VECTORISED void key_of_each(const float* scores, int64_t count, int32_t* keys) {
   for (int64_t i = 0; i < count; ++i) {
     const auto bits = std::bit_cast<int32_t>(scores[i]);
@@ -131,7 +131,7 @@ void sum_rows(const WeightRows& rows, const int32_t* chosen, const float* factor
     const std::byte* addresses[kRows];
     float weights[kRows];
     for (int64_t r = 0; r < kRows; ++r) {
-      // Behind the last one the same again, times 0.
+      // Beyond the last row, takes that row again, times 0.
       const int64_t n = std::min(first + r, num_chosen - 1);
       addresses[r] = rows.row(chosen[n], begin);
       if (n + kRowsAhead < num_chosen) {

@@ -1,5 +1,5 @@
-// Inner loops over rows of weights in host memory, each by one thread, in vectors of the widest
-// instruction set at run time. Sums are float32, in an order that `count` alone decides.
+// Inner loops over rows of weights in host memory, each in one thread, with vectors of the widest
+// instruction set found at run time. Sums are float32, in an order that depends only on `count`.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace millrace::decode {
 
-// A matrix whose rows are read one by one.
+// A matrix whose rows are read individually.
 struct WeightRows {
   const void* data = nullptr;  // float32 or bfloat16
   DType dtype = DType::kFloat32;
@@ -19,18 +19,19 @@ struct WeightRows {
   }
 };
 
-// Asks for `count` elements of a row. Between rows that are not neighbours the processor's own
-// prefetching stops: half the rows of a matrix in memory took longer than all of them.
+// Prefetches `count` elements of a row. Between rows that are not neighbours the processor's own
+// prefetching stops: without this, half the rows of a matrix in memory took longer than all of
+// them.
 void prefetch_row(const WeightRows& rows, int64_t index, int64_t column, int64_t count);
 
-// Of row `index` and x [count].
+// Dot product of row `index` and x [count].
 float dot_row(const WeightRows& rows, int64_t index, const float* x, int64_t count);
 
 // out[i] = sum over n of factors[n] * row chosen[n], for i in [begin, end) of its columns.
 void sum_rows(const WeightRows& rows, const int32_t* chosen, const float* factors,
               int64_t num_chosen, int64_t begin, int64_t end, float* out);
 
-// keys[i]: an integer of the same order as scores[i], whatever its bits are.
+// keys[i]: integers in the same order as scores[i], whatever the bits are.
 void order_keys(const float* scores, int64_t count, int32_t* keys);
 int64_t count_at_least(const int32_t* keys, int64_t count, int32_t least);
 

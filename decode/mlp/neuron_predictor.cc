@@ -17,13 +17,13 @@ namespace millrace::decode {
 
 namespace {
 
-// Of two formats of one model, the coarser bfloat16: half a unit in the last place, and as much for
-// the other.
+// Tolerance between two formats of one model, the coarser being bfloat16: half a unit in the last
+// place, and as much for the other.
 constexpr float kSameWeight = 0x1p-8f;
-// A product of fewer weights is done before a second thread has begun.
+// A product of fewer weights is done before a second thread has started.
 constexpr int64_t kWeightsOfThread = 1 << 18;
 
-// The tensors of one file, with its name in what is wrong with them.
+// The tensors of one file; errors name the file.
 class PredictorFile {
  public:
   static Result<PredictorFile> open(const std::string& path) {
@@ -69,7 +69,7 @@ std::vector<T> columns_of(const model::Tensor& tensor, int64_t first, int64_t co
   return columns;
 }
 
-// Whether the file is of these weights, or of the same in another format.
+// Checks that the file is for these weights, or for the same in another format.
 Result<void> check_embedding(const PredictorFile& file, const std::string& path,
                              const model::ModelWeights& weights) {
   const auto& table = weights.embedding;
@@ -120,7 +120,7 @@ Result<NeuronPredictor> NeuronPredictor::open(const std::string& path,
   const auto& config = weights.config;
   const int64_t neurons = weights.shard.ffn_size;
   const int64_t first = neurons * weights.tp.rank;
-  int64_t rank = -1;  // that of the first layer is that of all
+  int64_t rank = -1;  // the first layer's is that of all
   for (int32_t number = 1; number < config.num_layers; ++number) {
     const std::string prefix = fmt::format("layers.{}.", number);
     MR_ASSIGN_OR_RETURN(const auto reduce,

@@ -16,7 +16,7 @@ void PredictedMlpReport::add(const PredictedMlpReport& other) {
 Result<std::unique_ptr<PredictedMlp>> PredictedMlp::open(const PredictedMlpOptions& options,
                                                          const model::ModelWeights& weights,
                                                          int num_threads) {
-  // First what says why a model has no neurons to predict.
+  // First, because its error says why a model has no neurons to predict.
   MR_ASSIGN_OR_RETURN(auto mlp, SparseMlp::create(weights, num_threads));
   MR_ASSIGN_OR_RETURN(auto predictor,
                       NeuronPredictor::open(options.predictor_path, weights, num_threads));

@@ -13,11 +13,12 @@ namespace {
 
 using kernels::cpu::parallel_ranges;
 
-// Columns of a thread begin at multiples of it, so that their sums do not depend on the threads.
+// A thread's columns begin at multiples of this, so that their sums do not depend on the number of
+// threads.
 constexpr int64_t kColumns = 64;
-// Rows and columns that transpose() takes at a time, for the caches' sake.
+// Rows and columns that transpose() handles at a time, to stay in the caches.
 constexpr int64_t kTile = 64;
-// That are asked for while one is multiplied.
+// Neurons prefetched while one is multiplied.
 constexpr int64_t kNeuronsAhead = 8;
 
 WeightRows rows_of(const kernels::ConstMatrix& matrix) {

@@ -1,9 +1,10 @@
-// The MLP of one token by some of its neurons: their rows of gate and up, their columns of down
-// (MLP_S of Deja Vu, ICML 2023, section 4.1). What is not chosen is not read: beside the model's own
-// weights, in host memory, there is down transposed, so that a neuron's column of it is one piece.
+// The MLP of one token, computed with some of its neurons: their rows of gate and up, and their
+// columns of down (MLP_S of Deja Vu, ICML 2023, section 4.1). What is not chosen is not read. In
+// addition to the model's own weights, host memory holds down transposed, so that a neuron's column
+// of it is contiguous.
 //
-// Sums are float32, the same for any number of threads. Beside the dense MLP activations are not
-// rounded to the compute dtype.
+// Sums are float32, the same for any number of threads. Unlike in the dense MLP, activations are
+// not rounded to the compute dtype.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,16 @@ namespace millrace::decode {
 // One thread at a time. The weights outlive it.
 class SparseMlp {
  public:
-  // kUnsupported: a layer that has no MLP of its own, but experts; quantised weights.
+  // kUnsupported: a layer with experts instead of an MLP of its own; quantised weights.
   static Result<SparseMlp> create(const model::ModelWeights& weights, int num_threads);
 
-  // Of a layer, on this rank. Neurons are numbered from the rank's first one.
+  // Neurons of a layer on this rank. They are numbered from the rank's first one.
   int32_t num_neurons() const { return weights_->shard.ffn_size; }
-  // What gate, up and down of so many neurons take, of one layer.
+  // Bytes of gate, up and down for this many neurons of one layer.
   int64_t bytes_of(int64_t num_neurons) const;
 
-  // activations[i]: what neuron neurons[i] makes of the residual stream `hidden` [hidden_size] before
-  // the MLP's norm.
+  // activations[i]: the activation of neuron neurons[i] for the residual stream `hidden`
+  // [hidden_size] before the MLP's norm.
   void activate(int32_t layer, const float* hidden, std::span<const int32_t> neurons,
                 std::span<float> activations);
   // out [hidden_size] = sum of activations[i] * the column neurons[i] of down: this rank's part.

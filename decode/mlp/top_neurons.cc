@@ -15,10 +15,10 @@ void TopNeurons::choose(std::span<const float> scores, int64_t count,
   chosen.resize(static_cast<size_t>(count));
   if (count == 0) return;
   const int32_t least = least_key(count);
-  // Of those that are equal to the least, so many.
+  // How many of those equal to the least key to take.
   int64_t spare = count;
   if (least < INT32_MAX) spare -= count_at_least(keys_.data(), std::ssize(keys_), least + 1);
-  // Without branches: which neurons are taken cannot be foretold.
+  // Without branches, because which neurons are taken is unpredictable.
   int32_t* to = chosen.data();
   int32_t* const end = to + count;
   for (size_t i = 0; i < keys_.size() && to != end; ++i) {
@@ -29,8 +29,8 @@ void TopNeurons::choose(std::span<const float> scores, int64_t count,
   }
 }
 
-// The greatest key that `count` keys at least reach, found bit by bit: 32 counts in vectors take less
-// time than a selection, whose branches nobody can foretell.
+// The greatest key that at least `count` keys reach, found bit by bit: 32 vectorised counts take
+// less time than a selection, whose branches cannot be predicted.
 int32_t TopNeurons::least_key(int64_t count) const {
   uint32_t least = 0;  // from INT32_MIN on
   for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {

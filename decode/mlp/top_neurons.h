@@ -1,4 +1,4 @@
-// The neurons of the greatest scores.
+// The neurons with the highest scores.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace millrace::decode {
 // Keeps its working memory from call to call. One thread at a time.
 class TopNeurons {
  public:
-  // The `count` greatest of `scores`, ascending by number; of equal scores the first. Any bits have
-  // an order, NaN among them. 0 <= count <= scores.size().
+  // The `count` highest of `scores`, ascending by number; among equal scores the first. Any bits
+  // have an order, including NaN. 0 <= count <= scores.size().
   void choose(std::span<const float> scores, int64_t count, std::vector<int32_t>& chosen);
 
  private:

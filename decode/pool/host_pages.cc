@@ -50,7 +50,7 @@ Result<void> HostPages::bring(std::span<const PageName> names, FetchUrgency urge
   }
 }
 
-// Of pages that are coming, by this call.
+// Fetches pages that this call has marked as coming.
 Result<void> HostPages::fetch(std::span<const PageName> names, FetchUrgency urgency,
                               Deadline deadline) {
   std::vector<kvclient::NamedPage> pages;

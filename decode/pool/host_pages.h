@@ -1,6 +1,6 @@
-// All pages of a rank's cache in one piece of memory, by layer, kv head and page: each comes once, from a
-// PageSource, when somebody asks for it, and stays. Those that are not kept leave their places empty. What
-// lies behind the slots of a device.
+// All pages of a rank's cache in one piece of memory, by layer, kv head and page. Each comes once
+// from a PageSource, when somebody asks for it, and stays. The places of pages that are not kept
+// stay empty. A device's slots are filled from this memory.
 //
 // Thread-safe.
 #pragma once
@@ -24,20 +24,20 @@ class HostPages {
     int32_t num_kv_heads = 0;
     int64_t num_pages = 0;  // of a layer and kv head
     int64_t page_bytes = 0;
-    std::byte* memory = nullptr;  // of all of them; outlives it
-    int64_t num_kept = 0;         // of all of them: no others are asked for
+    std::byte* memory = nullptr;  // for all pages; outlives this object
+    int64_t num_kept = 0;         // of all pages; no others are asked for
   };
 
-  // `source` outlives it.
+  // `source` outlives this object.
   HostPages(PageSource& source, const Options& options);
 
-  // Fetches what neither is here nor on its way, and waits for all of the names. What failed for somebody
-  // else is fetched again.
+  // Fetches the pages that are neither here nor on their way, and waits for all of the names. What
+  // failed for another caller is fetched again.
   Result<void> bring(std::span<const kvclient::PageName> names, FetchUrgency urgency,
                      Deadline deadline);
   bool has_all() const;
   int64_t page_bytes() const { return options_.page_bytes; }
-  int64_t num_needed() const;  // that came by kNeed
+  int64_t num_needed() const;  // that came with kNeed
 
  private:
   enum class State : uint8_t { kAbsent, kComing, kHere };

@@ -9,7 +9,7 @@ namespace millrace::decode {
 namespace {
 
 constexpr int kPulls = 3;
-// What is needed meanwhile goes before what of a pull has not been asked of the ranks.
+// Needed pages go before the part of a pull that has not been requested from the ranks yet.
 constexpr int64_t kPullBytes = 16 << 20;
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Brings a cache's pages into HostPages behind whatever is asked for, from the layers that are there: hot
-// pages of all of these first, then the rest. Several pulls at a time, so that the next is under way where one ends.
+// Brings a cache's pages into HostPages in the background, after anything that is asked for, from
+// the layers that are ready: first the hot pages of all of these, then the rest. It makes several
+// pulls at a time, so that the next is already under way when one ends.
 //
 // Thread-safe.
 #pragma once
@@ -26,28 +27,28 @@ class PageFill {
         num_layers_(num_layers),
         deadline_(deadline),
         layer_left_(static_cast<size_t>(num_layers)) {}
-  // Ends with the pulls that are under way.
+  // Ends after the pulls under way.
   ~PageFill();
 
-  // Once. Pulls of pages share the links with whatever else comes.
+  // Call once. Pulls of pages share the links with whatever else is pulled.
   void start();
-  // What of the next layer is kept, before start() or after.
+  // The kept pages of the next layer; before or after start().
   void add_layer(std::vector<kvclient::PageName> hot, std::vector<kvclient::PageName> rest);
 
-  // Layers, from the first on, of which all pages have come.
+  // The number of layers, from the first on, whose pages have all come.
   int32_t layers_here() const;
-  // Until the hot pages of all layers have come, or all pages of so many layers. An error is that of the first
-  // pull that failed.
+  // Wait until the hot pages of all layers, or all pages of `num_layers` layers, have come. An
+  // error is that of the first pull that failed.
   Result<void> wait_for_hot(Deadline deadline);
   Result<void> wait_for_layers(int32_t num_layers, Deadline deadline);
 
  private:
   struct Run {
     std::vector<kvclient::PageName> names;
-    size_t begun = 0;  // pulled, or on their way
+    size_t begun = 0;  // pulled or on their way
   };
   struct Batch {
-    std::vector<kvclient::PageName> names;  // none: it is over
+    std::vector<kvclient::PageName> names;  // empty: all is done
     bool hot = false;
   };
   void run();
@@ -61,10 +62,10 @@ class PageFill {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Run> hot_, rest_;  // of which some have not begun
+  std::deque<Run> hot_, rest_;  // runs with pages not begun
   int32_t num_added_ = 0;       // layers
   int64_t hot_left_ = 0;
-  std::vector<int64_t> layer_left_;  // of the layers that were added: pages
+  std::vector<int64_t> layer_left_;  // pages missing, of the layers added
   bool stopping_ = false;
   std::optional<Error> failure_;
   std::vector<std::thread> threads_;

@@ -9,8 +9,8 @@ namespace {
 
 // In steps.
 constexpr double kHalfLife = 8;
-// Of log2 of uses: what differs less is as good as equal, for a page has its use of this step before
-// or behind it.
+// In log2 of uses: pages that differ by less count as equal, because a page may or may not have had
+// its use of this step yet.
 constexpr double kAlike = 0.5;
 constexpr float kNever = -1e30F;
 
@@ -85,11 +85,11 @@ void PagePool::begin_step(int64_t step) {
 void PagePool::set_score(const PageName& name, float score) {
   const std::lock_guard lock(mutex_);
   const auto page = static_cast<size_t>(number_of(name));
-  // Less than any use, in the order of the scores.
+  // Less than any use, and in the order of the scores.
   if (last_step_[page] < 0) uses_[page] = score > 0 ? std::log2(score) - 1 : kNever;
 }
 
-// Instead of halving what all have, a use counts twice as much kHalfLife steps later.
+// Instead of halving the uses of all pages, a use counts twice as much kHalfLife steps later.
 void PagePool::use(int64_t page) {
   const auto at = static_cast<size_t>(page);
   if (options_.eviction == Eviction::kLeastRecent) last_use_[at] = ++num_uses_;
@@ -100,12 +100,12 @@ void PagePool::use(int64_t page) {
   uses_[at] = more + std::log2(1 + std::exp2(less - more));
 }
 
-// As of the step in which the page can be used next, as a share of the steps before it: a page that
-// every token reads has 1, before and behind the layer that is computed.
+// Uses as of the step in which the page can next be used, relative to the steps before it: a page
+// that every token reads has 1, whether its layer comes before or after the one being computed.
 PagePool::Worth PagePool::worth(const Slot& slot) const {
   const auto at = static_cast<size_t>(slot.page);
   const int32_t layer = layer_of(slot.page);
-  // Has come for a layer that has not read it yet.
+  // It came for a layer that has not read it yet.
   if (slot.news != News::kNone && (layer == layer_ || layer == layer_ + 1)) return {.uses = 1e30};
   if (options_.eviction == Eviction::kLeastRecent) {
     return {.uses = static_cast<double>(last_use_[at])};
@@ -268,7 +268,7 @@ Result<int64_t> PagePool::bring(std::span<const PageName> names, FetchUrgency ur
   std::vector<int32_t> slots;
   {
     const std::lock_guard lock(mutex_);
-    // What was asked for and is here stays: it would be the next to be fetched.
+    // Named pages that are here must stay: they would be the next to be fetched.
     std::vector<int32_t> held;
     for (const PageName& name : names) {
       const int32_t slot = slot_of_[static_cast<size_t>(number_of(name))];

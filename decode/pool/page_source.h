@@ -10,19 +10,19 @@
 
 namespace millrace::decode {
 
-// Who waits for pages: the more urgent go first.
+// Who waits for the pages; the more urgent go first.
 enum class FetchUrgency : int32_t {
   kFill = 0,        // nobody yet
-  kPrediction = 1,  // a layer that comes next, if the prediction is right
-  kNeed = 2,        // a layer that is being computed
+  kPrediction = 1,  // the next layer, if the prediction is right
+  kNeed = 2,        // the layer being computed
 };
 
 // Thread-safe.
 class PageSource {
  public:
   virtual ~PageSource() = default;
-  // All of them, each checked against its checksum, or an error; nothing is written to them once it
-  // returns. They ascend by name.
+  // Fetches all pages, which must ascend by name, and checks each against its checksum. After it
+  // returns, nothing more is written to them.
   virtual Result<void> fetch(std::span<const kvclient::NamedPage> pages, FetchUrgency urgency,
                              Deadline deadline) = 0;
 };

@@ -28,7 +28,7 @@ Result<void> RankPages::fetch(std::span<const kvclient::NamedPage> pages, FetchU
     }
   }
   if (end) return *end;
-  // Destroying the pull ends it before the pages are somebody else's.
+  // Destroying the pull ends it before the memory is used for anything else.
   return error(Errc::kDeadlineExceeded, "request '{}': {} of {} pages came in time",
                manifest_->request_id, pulled.pages, pages.size());
 }

@@ -1,5 +1,5 @@
-// Pages from the ranks that hold a cache, whatever tier they are in: one pull for each batch. Of a cache in
-// 8-bit floats what they stand for, as read_dtype says, or its codes.
+// Pages from the ranks that hold a cache, in whatever tier they are: one pull for each batch. Pages
+// in 8-bit floats come decoded to read_dtype, or as codes.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class RankPages final : public PageSource {
 
   Result<void> fetch(std::span<const kvclient::NamedPage> pages, FetchUrgency urgency,
                      Deadline deadline) override;
-  // Of all batches so far; seconds are a sum.
+  // For all batches so far; seconds are summed.
   kvclient::PullStats stats() const;
 
  private:

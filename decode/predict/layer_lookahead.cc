@@ -9,7 +9,8 @@ namespace millrace::decode {
 
 namespace {
 
-// More than the last token's: a prediction is not quite in the order of the layer itself.
+// Pages taken in addition to the last token's number, because a prediction is not quite in the
+// layer's own order.
 constexpr int64_t kSpare = 2;
 constexpr int64_t kSpareShare = 8;
 
@@ -57,7 +58,7 @@ void LayerLookahead::begin_layer(int32_t layer, const float* hidden, int32_t pos
   layer_ = layer;
   if (task_) ++stats_.dropped;
   task_.reset();
-  // A window's pages are no question.
+  // The pages of a window are known.
   if (layer + 1 >= shape_.num_layers || parts_.weights->config.window(layer + 1) != 0) return;
   task_ = {.layer = layer,
            .position = position,
@@ -102,13 +103,13 @@ void LayerLookahead::run() {
     }
     const auto names = names_of(task.layer + 1, pages);
     lock.unlock();
-    // Who needs pages that could not be fetched asks for them again, and hears why.
+    // Whoever needs pages that could not be fetched asks for them again, and gets the error.
     (void)parts_.pool->bring(names, FetchUrgency::kPrediction, deadline_);
     lock.lock();
   }
 }
 
-// Of all heads by turns, the first pages first; as many as half the pool holds, so that what this
+// Takes the heads in turn, each head's first pages first, up to half the pool, so that what this
 // layer reads has room.
 std::vector<kvclient::PageName> LayerLookahead::names_of(
     int32_t layer, const std::vector<std::vector<int32_t>>& pages) const {
@@ -126,8 +127,8 @@ std::vector<kvclient::PageName> LayerLookahead::names_of(
 std::vector<std::vector<int32_t>> LayerLookahead::predict(const Task& task) {
   const int32_t layer = task.layer + 1;
   *position_.as<int32_t>() = task.position;
-  // A norm over the heads of all ranks: the other ranks' are taken to be like this one's, which is good
-  // enough for a guess. Nothing can fail.
+  // A norm over the heads of all ranks assumes that the other ranks' are like this one's, which is
+  // good enough for a guess. Cannot fail.
   const auto sum_over_tp = [this](float* data, int64_t count) -> Result<void> {
     const auto size = static_cast<float>(parts_.weights->tp.size);
     for (float& sum : std::span(data, static_cast<size_t>(count))) sum *= size;

@@ -1,10 +1,10 @@
-// Which pages the next layer will read, found while this one is computed, and brought into the pool:
-// layer l + 1's own norm, query projection and rotation of layer l's input. Consecutive inputs differ
-// little (Deja Vu, ICML 2023, section 4.3), and nothing is trained. As many pages as the layer read
-// for the last token, in the order that their digests give.
+// Predicts which pages the next layer will read, while this one is computed, and brings them into
+// the pool. It applies layer l + 1's own norm, query projection and rotation to layer l's input.
+// Consecutive inputs differ little (Deja Vu, ICML 2023, section 4.3), and nothing is trained. It
+// takes as many pages as the layer read for the last token, in the order that their digests give.
 //
-// A thread of its own, with a device of its own: who generates only leaves a copy of the input. What
-// is wrong costs a fetch, never a token; what comes late is dropped.
+// It has a thread and a device of its own: the generating thread only leaves a copy of the input. A
+// wrong prediction costs a fetch, never a token; a late one is dropped.
 #pragma once
 
 #include <condition_variable>
@@ -26,15 +26,14 @@ namespace millrace::decode {
 
 struct LookaheadStats {
   int64_t made = 0;     // predictions of a layer
-  int64_t dropped = 0;  // the layer had begun by then, or there was no time to begin one
-  // Of layers with a prediction that was made in time: pages read, and those of them that were
-  // predicted.
+  int64_t dropped = 0;  // the layer had begun by then, or there was no time to predict
+  // For layers with a prediction made in time: pages read, and how many of them were predicted.
   int64_t pages_read = 0, pages_foreseen = 0;
 };
 
 class LayerLookahead {
  public:
-  // All outlive it. The digests of all layers are there. `weights` are in host memory.
+  // All parts outlive it. The digests of all layers must be there. `weights` are in host memory.
   struct Parts {
     const model::ModelWeights* weights = nullptr;
     const PageDigests* digests = nullptr;
@@ -44,18 +43,18 @@ class LayerLookahead {
   };
   static Result<std::unique_ptr<LayerLookahead>> start(const Parts& parts, const CacheShape& shape,
                                                        Deadline deadline);
-  // Waits for a fetch that is under way.
+  // Waits for a fetch under way.
   ~LayerLookahead();
 
-  // This layer begins, with this input [hidden_size]. Returns at once.
+  // This layer begins with this input [hidden_size]. Returns at once.
   void begin_layer(int32_t layer, const float* hidden, int32_t position);
-  // What the layer has read of a kv head of this rank.
+  // Compares the prediction with what the layer has read of a kv head of this rank.
   void compare(int32_t layer, int32_t kv_head, std::span<const int32_t> pages);
   LookaheadStats stats() const;
 
  private:
   struct Task {
-    int32_t layer = 0;  // whose input it is
+    int32_t layer = 0;  // whose input `hidden` is
     int32_t position = 0;
     std::vector<float> hidden;
   };
@@ -65,7 +64,7 @@ class LayerLookahead {
   void run();
   std::vector<kvclient::PageName> names_of(int32_t layer,
                                            const std::vector<std::vector<int32_t>>& pages) const;
-  // Of layer task.layer + 1, by kv head.
+  // For layer task.layer + 1, by kv head.
   std::vector<std::vector<int32_t>> predict(const Task& task);
 
   const Parts parts_;
@@ -80,7 +79,7 @@ class LayerLookahead {
   mutable std::mutex mutex_;
   std::condition_variable came_;
   std::optional<Task> task_;
-  int32_t layer_ = -1;                       // that is being computed
+  int32_t layer_ = -1;                       // being computed
   std::vector<std::vector<bool>> foreseen_;  // of layer foreseen_layer_, by kv head and page
   int32_t foreseen_layer_ = -1;
   bool stopping_ = false;

@@ -1,7 +1,7 @@
-// The queries that a layer will have, roughly, from the input of the layer before it: its own norm, query
-// projection and rotation (layer_lookahead.h says why that is good enough). A norm over the heads of all
-// ranks is of this rank's alone. On a device of its own, whose order
-// runs beside that of the device which generates.
+// The approximate queries of a layer, from the input of the layer before it: the layer's own norm,
+// query projection and rotation (layer_lookahead.h says why that is good enough). A norm over the
+// heads of all ranks takes only this rank's. Runs on a device of its own, in parallel with the
+// device that generates.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ class NextQueries {
  public:
   static Result<NextQueries> create(kernels::Device& device, const model::ModelWeights& weights);
 
-  // From here on for the token at `position` of a prompt of `prompt_tokens` and what follows it; again for
-  // the same token, nothing.
+  // From here on computes for the token at `position` of a prompt of `prompt_tokens` and what
+  // follows it. Another call for the same token does nothing.
   void begin_token(int32_t position, int64_t prompt_tokens);
-  // [query heads, head_dim] in the device's memory, until the next call. `hidden` [hidden_size] may be
-  // overwritten meanwhile: that makes a worse guess.
+  // [query heads, head_dim] in the device's memory, until the next call. `hidden` [hidden_size] may
+  // be overwritten meanwhile, which only makes the guess worse.
   const float* of_layer(int32_t layer, const float* hidden);
 
  private:

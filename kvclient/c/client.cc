@@ -38,7 +38,7 @@ Result<std::unique_ptr<comm::AnyTransport>> transport_of(const mkv_client_option
   return transport;
 }
 
-// What `read` brings, into an array of as many.
+// Copies the values that `read` returns into an array of num_floats.
 template <typename Read>
 mkv_status read_floats(mkv_client* client, const mkv_manifest* manifest, float* to,
                        int64_t num_floats, Read read) {

@@ -9,8 +9,8 @@ using namespace millrace::kvclient::c;
 
 namespace {
 
-// What a wait of the feed says: PENDING for its own deadline, which is no error here. A request
-// that has failed with its deadline says so by feed.failure().
+// The status of a wait on the feed: MKV_PENDING if the wait itself timed out, which is not an
+// error. If the request failed at its own deadline, feed.failure() says so.
 mkv_status waited(const Result<kvclient::Manifest>& result, const kvclient::HandoverFeed& feed,
                   mkv_manifest** out) {
   if (!result.ok()) {

@@ -1,4 +1,5 @@
-// How a function of millrace_kv.h ends: a status, and words for mkv_last_error() that are the calling thread's.
+// How a function of millrace_kv.h ends: with a status, and a message for the calling thread's
+// mkv_last_error().
 #pragma once
 
 #include <exception>
@@ -13,10 +14,10 @@ namespace millrace::kvclient::c {
 mkv_status fail(mkv_status status, const std::string& why);
 mkv_status fail(const Error& why);
 mkv_status null_argument(const char* what);
-// There was no memory; words would take some.
+// Out of memory: sets no message, which would need memory.
 mkv_status fail_without_words() noexcept;
 
-// Runs what may throw: nothing gets past the interface.
+// Runs a body that may throw: no exception leaves the interface.
 template <typename Body>
 mkv_status guarded(Body body) noexcept {
   try {

@@ -1,4 +1,5 @@
-// Structures of millrace_kv.h in and out, whichever version the caller was built with, and times.
+// Reads and writes structures of millrace_kv.h, whichever version the caller was built with; and
+// times.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 namespace millrace::kvclient::c {
 
-// How large a structure was in version 1.0.
+// The size of a structure in version 1.0.
 template <typename Struct>
 constexpr size_t kFirstBytes = sizeof(Struct);
 template <>
@@ -20,7 +21,7 @@ constexpr size_t kFirstBytes<mkv_client_options> = offsetof(mkv_client_options, 
 template <>
 constexpr size_t kFirstBytes<mkv_pull_stats> = offsetof(mkv_pull_stats, hot_pages_done);
 
-// Of structures of another version: what both know; 0 elsewhere.
+// From a structure of another version, copies the fields that both know; the others are 0.
 template <typename Struct>
 mkv_status read_struct(const Struct* from, const char* what, Struct& to) {
   if (from == nullptr) return null_argument(what);
@@ -44,7 +45,7 @@ mkv_status write_struct(Struct from, Struct* to, const char* what) {
   return MKV_OK;
 }
 
-// At most three years: more would overflow somewhere. NaN is no time.
+// At most three years: longer times would overflow somewhere. NaN counts as no time.
 Duration duration_of(double seconds);
 
 }  // namespace millrace::kvclient::c

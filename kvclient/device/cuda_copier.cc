@@ -14,9 +14,10 @@ namespace millrace::kvclient {
 namespace {
 
 constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING
-constexpr unsigned kWarps = 4;              // of a block; scatter_ptx.cc has the same
+constexpr unsigned kWarps = 4;              // per block; the same as in scatter_ptx.cc
 constexpr unsigned kWarpThreads = 32;
-// What one warp copies: eight rounds of 16 bytes a thread, so that many warps share a request.
+// Bytes that one warp copies: eight rounds of 16 bytes per thread, so that many warps share a
+// request.
 constexpr uint32_t kWarpBytes = 4096;
 constexpr int64_t kAlign = 16;
 
@@ -27,11 +28,11 @@ struct WarpCopy {
   uint32_t bytes;
 };
 static_assert(sizeof(WarpCopy) == 16);
-static_assert(sizeof(PooledPage) == 24);  // read by the kernel, too
+static_assert(sizeof(PooledPage) == 24);  // the kernel reads it too
 
-constexpr unsigned kGatherThreads = 256;  // of a page; gather.cu has the same
+constexpr unsigned kGatherThreads = 256;  // per page; the same as in gather.cu
 
-// Calls `add` with what one warp is to copy of the piece, part after part.
+// Calls `add` for each part of the piece that one warp copies.
 template <typename Add>
 void for_each_warp(const DevicePiece& piece, const Add& add) {
   for (uint32_t at = 0; at < piece.bytes; at += kWarpBytes) {
@@ -41,7 +42,7 @@ void for_each_warp(const DevicePiece& piece, const Add& add) {
   }
 }
 
-// The context is current on this thread for as long as it lives.
+// Makes the context current on this thread while it lives.
 class ContextScope {
  public:
   ContextScope(const CudaDriver& driver, void* context) : driver_(driver) {
@@ -82,7 +83,7 @@ class CudaCopier::Lane final : public DeviceLane {
 
   Result<std::span<std::byte>> staging(int64_t bytes) override {
     if (bytes > data_bytes_) {
-      // Without a list: room for pieces of rows of 64 bytes and more.
+      // The size without a list; the list has room for pieces of rows of 64 bytes or more.
       const auto scope = ContextScope(driver_, gpu_.context);
       MR_RETURN_IF_ERROR(scope.check());
       MR_RETURN_IF_ERROR(allocate(round_up(bytes, kAlign)));
@@ -96,7 +97,8 @@ class CudaCopier::Lane final : public DeviceLane {
     const int64_t list_at = round_up(bytes, kAlign);
     const auto room = static_cast<size_t>(list_bytes(data_bytes_)) / sizeof(WarpCopy);
     auto* const list = reinterpret_cast<WarpCopy*>(host_ + list_at);
-    // More than there is room for takes several turns; rows shorter than 64 bytes alone do.
+    // If there are more pieces than room, it takes several turns; only rows shorter than 64 bytes
+    // need that.
     for (size_t next = 0, at = 0; next < pieces.size();) {
       uint32_t count = 0;
       for (; next < pieces.size() && count < room; ++count) {
@@ -112,7 +114,7 @@ class CudaCopier::Lane final : public DeviceLane {
         }
       }
       const auto sent = send(list_at, count);
-      // Also after an error: nothing that was begun goes on behind the caller's back.
+      // Waits even after an error: nothing may still be running when this returns.
       const auto ended = driver_.check(driver_.synchronize(stream_), "copying pages to the GPU");
       MR_RETURN_IF_ERROR(sent);
       MR_RETURN_IF_ERROR(ended);
@@ -148,14 +150,14 @@ class CudaCopier::Lane final : public DeviceLane {
   }
 
  private:
-  // [whether a page is right, 32 bits each][pages][copies]
+  // Layout: [whether each page is right, 32 bits each][pages][copies]
   size_t pages_at() const { return round_up(pages_.size() * sizeof(uint32_t), size_t{kAlign}); }
   size_t copies_at() const {
     return round_up(pages_at() + pages_.size() * sizeof(PooledPage), size_t{kAlign});
   }
   size_t lists_end() const { return copies_at() + copies_.size() * sizeof(WarpCopy); }
 
-  // What the kernel reads, in pinned memory; of the pages, none is right yet.
+  // Writes what the kernel reads to pinned memory, with every page marked as not right yet.
   Result<void> make_lists() {
     if (lists_end() > lists_bytes_) {
       drop_lists();
@@ -189,7 +191,7 @@ class CudaCopier::Lane final : public DeviceLane {
     CudaDriver::Address from = pool.address(), pages = device_lists_ + pages_at(),
                         copies = device_lists_ + copies_at();
     auto bytes = static_cast<uint32_t>(page_bytes);
-    // Pinned memory has the same address on the GPU, which writes there what it has found.
+    // Pinned memory has the same address on the GPU, which writes its findings there.
     auto* right = lists_;
     std::array<void*, 5> parameters{&from, &pages, &copies, &bytes, &right};
     return driver_.check(
@@ -239,7 +241,7 @@ class CudaCopier::Lane final : public DeviceLane {
   std::byte* host_ = nullptr;  // [data_bytes_][list]
   CudaDriver::Address device_ = 0;
   int64_t data_bytes_ = 0;
-  // Of gather().
+  // For gather().
   std::vector<PooledPage> pages_;
   std::vector<WarpCopy> copies_;
   std::byte* lists_ = nullptr;

@@ -1,8 +1,9 @@
-// Brings pages to the memory of an NVIDIA GPU: what a request brought crosses the bus in one copy,
-// with a list of its pieces behind it, and a kernel on the GPU writes them where they belong. So the
-// layout of an engine's blocks does not decide how fast the bus is. Pages of a rank's pool on a GPU are read,
-// checked and written by one kernel (gather.cu). Each lane has pinned memory, as
-// much on the GPU, and a stream of its own, which waits for no other stream and holds none up.
+// Brings pages to the memory of an NVIDIA GPU. What a request fetched crosses the bus in one copy,
+// with a list of its pieces behind it, and a kernel on the GPU writes the pieces where they belong.
+// So the speed of the bus does not depend on the layout of an engine's blocks. Pages in a rank's
+// pool on a GPU are read, checked and written by one kernel (gather.cu). Each lane has pinned
+// memory, as much memory on the GPU, and a stream of its own, which neither waits for other streams
+// nor holds them up.
 #pragma once
 
 #include <map>
@@ -26,7 +27,7 @@ class CudaCopier final : public DeviceCopier {
                                                 int64_t bytes) override;
 
  private:
-  // Of one GPU: the process' primary context, which an engine's CUDA runtime uses too.
+  // One GPU: the process' primary context, which an engine's CUDA runtime uses too.
   struct Gpu {
     int device = 0;
     void* context = nullptr;

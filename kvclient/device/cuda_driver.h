@@ -1,5 +1,5 @@
-// The functions of NVIDIA's driver that the client calls, from libcuda.so.1 where the process has
-// one: built without CUDA, one library serves hosts with and without GPUs. Thread-safe.
+// The functions of NVIDIA's driver that the client calls, loaded from libcuda.so.1 if the process
+// finds one. So one library, built without CUDA, serves hosts with and without GPUs. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace millrace::kvclient {
 
-// As cuda.h declares them: the driver's binary interface, stable since CUDA 4, of memory that is mapped
-// since 10.2.
+// As cuda.h declares them: the driver's binary interface, stable since CUDA 4 (for mapped memory,
+// since 10.2).
 struct CudaDriver {
   using Status = int;
   using Address = unsigned long long;
   using MemoryHandle = unsigned long long;
-  // CUmemAccessDesc: who may do what with a range of addresses.
+  // CUmemAccessDesc: which device may access a range of addresses, and how.
   struct MemoryAccess {
     int location_type;
     int location_id;
@@ -54,9 +54,9 @@ struct CudaDriver {
   Status (*set_access)(Address address, size_t bytes, const MemoryAccess* access, size_t count);
   Status (*error_name)(Status status, const char** name);
 
-  // Loaded and initialised once. kUnsupported: there is none, or no GPU.
+  // Loaded and initialised once. kUnsupported: there is no driver, or no GPU.
   static Result<const CudaDriver*> get();
-  // kInternal, with the driver's name for it.
+  // kInternal, with the driver's name for the error.
   Result<void> check(Status status, const char* what) const;
 };
 

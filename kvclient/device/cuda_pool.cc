@@ -20,7 +20,7 @@ Result<std::shared_ptr<const CudaPool>> CudaPool::map(const CudaDriver& driver, 
 }
 
 Result<void> CudaPool::import(int device, int descriptor) {
-  // The driver takes the descriptor as a pointer, and leaves it to its owner.
+  // The driver takes the descriptor in the form of a pointer, and does not take ownership of it.
   auto* const handle = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
   MR_RETURN_IF_ERROR(driver_.check(driver_.import_memory(&memory_, handle, kPosixDescriptor),
                                    "importing memory of another process"));

@@ -1,6 +1,7 @@
 // A rank's pool in the memory of an NVIDIA GPU, mapped by its descriptor
-// (cuMemExportToShareableHandle) to be read by a GPU of this process: the same one, or one that reaches it
-// over NVLink or the bus. The memory stays as long as somebody has it mapped, whoever made it.
+// (cuMemExportToShareableHandle) so that a GPU of this process can read it: the same GPU, or one
+// that reaches it over NVLink or the bus. The memory stays as long as any process has it mapped,
+// whichever process allocated it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace millrace::kvclient {
 
 class CudaPool final : public DevicePool {
  public:
-  // `device`: as the driver numbers it, its context current. kUnsupported, with the driver's reason.
+  // `device`: the driver's number; its context must be current. kUnsupported, with the driver's
+  // reason.
   static Result<std::shared_ptr<const CudaPool>> map(const CudaDriver& driver, int device,
                                                      int descriptor, int64_t bytes);
   CudaPool(const CudaPool&) = delete;

@@ -1,10 +1,10 @@
-// The kernel that brings pages from a rank's pool in the memory of a GPU, by NVLink or the bus where that is
-// another one, into the blocks of an engine. A block of threads takes a page: all of it into shared memory,
-// where it is compared with its checksum, XXH3-64 (kernels/cuda/sm90/rows/page_checksum.cuh says how a warp
-// computes that). Only a page that is right is written, from there: what the rank does to its pool meanwhile
-// cannot harm.
+// The kernel that copies pages from a rank's pool in GPU memory (of another GPU, over NVLink or the bus) into
+// the blocks of an engine. Each thread block takes one page. It reads the whole page into shared memory and
+// compares it with its checksum, XXH3-64 (kernels/cuda/sm90/rows/page_checksum.cuh says how a warp computes
+// that). Only a correct page is written, and from shared memory, so later writes of the rank to its pool do no
+// harm.
 //
-// Not compiled by the build, which needs no nvcc for the client: gather_ptx.cc has what nvcc makes of it.
+// The build does not compile this file, so that the client needs no nvcc: gather_ptx.cc has nvcc's output.
 
 struct Page {
   unsigned long long offset;
@@ -21,7 +21,7 @@ struct Piece {
 
 typedef unsigned long long u64;
 
-// XXH3's secret in words, its parts for the last stripe and for the end, and the first accumulators.
+// XXH3's secret as words, its parts for the last stripe and for the end, and the initial accumulators.
 __constant__ const u64 kSecret[24] = {
     0xbe4ba423396cfeb8, 0x1cad21f72c81017c, 0xdb979083e96dd4de, 0x1f67b3b7a4a44072,
     0x78e5c0cc4ee679cb, 0x2172ffcc7dd05a82, 0x8e2443f7744608b8, 0x4c263a81e69035e0,
@@ -41,7 +41,7 @@ __constant__ const u64 kFirst[8] = {0x00000000c2b2ae3d, 0x9e3779b185ebca87, 0xc2
 __device__ inline u64 product_of_halves(u64 x) {
   return (x & 0xffffffffu) * (x >> 32);
 }
-// By a warp, of a page in shared memory, num_blocks of 1024 bytes.
+// The checksum of a page in shared memory, num_blocks of 1024 bytes; computed by one warp.
 __device__ inline u64 page_checksum(const unsigned char* page, unsigned int num_blocks) {
   const unsigned int thread = threadIdx.x % 32, group = thread / 4, place = thread % 4;
   const u64 last[2] = {kLastSecret[2 * place], kLastSecret[2 * place + 1]};
@@ -81,7 +81,7 @@ __device__ inline u64 page_checksum(const unsigned char* page, unsigned int num_
   merged = (merged ^ (merged >> 37)) * 0x165667919e3779f9ull;
   return merged ^ (merged >> 32);
 }
-// right[i]: whether page i of the grid is what its rank wrote. page_bytes: whole KiB.
+// right[i]: whether page i of the grid is what its rank wrote. page_bytes: a multiple of 1 KiB.
 extern "C" __global__ void mr_gather(const unsigned char* pool, const Page* pages,
                                      const Piece* pieces, unsigned int page_bytes,
                                      unsigned int* right) {

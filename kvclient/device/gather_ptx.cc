@@ -2,8 +2,8 @@
 
 namespace millrace::kvclient {
 
-// `nvcc -ptx -arch=compute_75 -O3` (13.0) of gather.cu; .version and .target are lowered to what drivers
-// of CUDA 11.0 and later take.
+// `nvcc -ptx -arch=compute_75 -O3` (13.0) of gather.cu; .version and .target are lowered to what
+// drivers of CUDA 11.0 and later accept.
 const char kGatherPtx[] = R"ptx(
 .version 7.0
 .target sm_70

@@ -2,8 +2,8 @@
 
 namespace millrace::kvclient {
 
-// `nvcc -ptx -arch=compute_75 -O3` (13.0) of this; .version and .target are lowered to what drivers
-// of CUDA 11.0 and later take:
+// `nvcc -ptx -arch=compute_75 -O3` (13.0) of the code below; .version and .target are lowered to
+// what drivers of CUDA 11.0 and later accept.
 //
 //   struct Piece { unsigned long long to; unsigned int from; unsigned int bytes; };
 //   extern "C" __global__ void mr_scatter(const unsigned char* data, const Piece* pieces, unsigned int n) {

@@ -1,4 +1,4 @@
-// The kernel that puts pages in their places, in PTX, which the driver compiles for its GPU.
+// The kernel that writes pages to their places, in PTX, which the driver compiles for its GPU.
 #pragma once
 
 namespace millrace::kvclient {

@@ -37,8 +37,8 @@ void EventReader::run() {
                        : done.error());
 }
 
-// Waits without a deadline: those who wait for what comes have theirs, and the destructor's word
-// ends this.
+// Waits without a deadline: those who wait for the result have deadlines of their own, and the
+// destructor's signal ends this wait.
 Result<void> EventReader::read() {
   std::array<char, 65536> buffer;
   while (!feed_.ended()) {

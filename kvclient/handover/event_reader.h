@@ -1,5 +1,5 @@
-// Reads the server-sent events of a streamed prefill from a file descriptor, a pipe as a rule, into
-// a HandoverFeed, on a thread of its own.
+// Reads the server-sent events of a streamed prefill from a file descriptor, usually a pipe, into a
+// HandoverFeed, on a thread of its own.
 #pragma once
 
 #include <thread>
@@ -10,10 +10,10 @@ namespace millrace::kvclient {
 
 class EventReader {
  public:
-  // Until the request has ended or the input does; then all that wait on `feed` know. Both outlive
-  // the reader.
+  // Reads until the request or the input has ended; then all that wait on `feed` are told. Both
+  // arguments outlive the reader.
   static Result<std::unique_ptr<EventReader>> start(int input, HandoverFeed& feed);
-  // Stops reading, wherever it is.
+  // Stops reading, wherever it is in the stream.
   ~EventReader();
 
   EventReader(const EventReader&) = delete;

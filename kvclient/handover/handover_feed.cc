@@ -29,7 +29,7 @@ std::string text_of(const json::object& object, std::string_view field) {
   return text == nullptr ? std::string() : std::string(*text);
 }
 
-// As ApiError of the coordinator writes it.
+// Reads errors as the coordinator's ApiError writes them.
 Error error_of(const json::object& body) {
   const auto* inner = body.if_contains("error");
   const auto* object = inner == nullptr ? nullptr : inner->if_object();
@@ -62,7 +62,7 @@ struct HandoverFeed::State {
 
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::string request_id = "?";  // for errors, until an event tells
+  std::string request_id = "?";  // for errors, until an event names it
   std::optional<Manifest> manifest;
   int32_t num_layers_ready = 0;
   std::optional<Manifest> result;

@@ -11,13 +11,15 @@ namespace millrace::kvclient {
 namespace {
 
 constexpr int32_t kManifestVersion = 1;
-// Of a cache that is kept in part.
+// Version for a cache that is kept in part.
 constexpr int32_t kPartialVersion = 2;
-// Of a cache in 8-bit floats, whether it is kept in part or not; with scales by kv head.
+// Versions for a cache in 8-bit floats, whether it is kept in part or not; the second has scales by
+// kv head.
+// kv head.
 constexpr int32_t kFloat8Version = 3;
 constexpr int32_t kHeadScalesVersion = 4;
 constexpr int32_t kPageTokens = 64;
-// Bounds of what a manifest may claim, far above any model, far below what would overflow.
+// Bounds of what a manifest may claim: far above any model, and far below what would overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 32;
 constexpr int32_t kMaxDimension = 1 << 16;
 

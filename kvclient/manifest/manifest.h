@@ -53,7 +53,7 @@ struct TokenLogprob {
 struct Manifest {
   int32_t version = 0;
   std::string model;
-  std::string model_fingerprint;  // 16 hex digits: of use with this config and these weights only
+  std::string model_fingerprint;  // 16 hex digits: only for this config and these weights
   std::string request_id;
   int64_t num_tokens = 0;  // of the prompt
   KvLayout layout;
@@ -70,25 +70,26 @@ struct Manifest {
   std::vector<TierCount> tiers;
   int32_t tp = 0;
   int32_t cp = 0;
-  // Of a cache that was made smaller on request: the pages there are. Unset: all.
+  // The pages that exist of a cache that was made smaller on request. Unset: all of them.
   std::optional<KeptPages> kept_pages;
 
-  // Of a finished prefill: the first token and what follows from all layers are known.
+  // Whether it is from a finished prefill: then the first token and everything that needs all
+  // layers are known.
   bool is_result() const { return !tiers.empty(); }
-  // Of one layer and kv head of the prompt, whether kept or not.
+  // Pages of one layer and kv head of the prompt, whether kept or not.
   int64_t num_pages() const;
   bool has_page(int32_t layer, int32_t kv_head, int64_t page) const {
     return !kept_pages || kept_pages->has(layer, kv_head, page);
   }
   bool is_float8() const { return layout.dtype == kFloat8KvName; }
-  // 0 where the dtype is unknown.
+  // 0 if the dtype is unknown.
   int64_t element_bytes() const;
   // K and V.
   int64_t page_bytes() const;
 };
 
-// A manifest alone, or as the field "manifest" of an object, as responses and events have it: proto3
-// JSON. `source` names it in errors. It is not checked yet.
+// Parses proto3 JSON: a bare manifest, or an object with a field "manifest", as responses and
+// events have it. `source` names it in errors. The manifest is not checked yet.
 Result<Manifest> parse_manifest(std::string_view json, const std::string& source);
 // The same from a file.
 Result<Manifest> read_manifest(const std::string& path);
@@ -96,7 +97,7 @@ Result<Manifest> read_manifest(const std::string& path);
 std::string to_json(const Manifest& manifest);
 
 // kUnsupported: another version, page size, layout or dtype. kInvalidArgument: numbers that no
-// model has, scales that are none, or shards that do not cover the cache.
+// model has, invalid scales, or shards that do not cover the cache.
 Result<void> check_manifest(const Manifest& manifest);
 
 }  // namespace millrace::kvclient

@@ -6,10 +6,10 @@ namespace millrace::kvclient {
 
 namespace {
 
-// Far above any prompt, far below what would overflow.
+// Far above any prompt, and far below what would overflow.
 constexpr int64_t kMaxTokens = int64_t{1} << 32;
 
-// Of no layers where the bytes do not fit the layout: check_manifest refuses them.
+// Has no layers if the bytes do not fit the layout: check_manifest refuses that.
 KeptPages kept_pages_of(const Manifest& manifest, const std::string& bytes) {
   const auto& layout = manifest.layout;
   KeptPages none(0, 0, 0);
@@ -22,7 +22,7 @@ KeptPages kept_pages_of(const Manifest& manifest, const std::string& bytes) {
   return kept.ok() ? *std::move(kept) : none;
 }
 
-// A missing one is 0: check_manifest refuses it.
+// A missing scale becomes 0, which check_manifest refuses.
 KvScales scales_of(const protocol::KvLayout& from) {
   std::vector<KvScale> scales;
   for (int i = 0; i < std::max(from.k_scales_size(), from.v_scales_size()); ++i) {
@@ -82,7 +82,7 @@ void set_shard(protocol::KvShard& to, const Shard& from) {
   }
 }
 
-// What is known once the prefill has ended.
+// Fields that are known once the prefill has ended.
 void set_result(protocol::Manifest& to, const Manifest& from) {
   to.set_first_token_id(from.first_token_id);
   for (const auto& token : from.top_logprobs) {

@@ -1,4 +1,4 @@
-// Manifests between their plain form and the one on the wire.
+// Converts manifests between their plain form and the one on the wire.
 #pragma once
 
 #include "kvclient/manifest/manifest.h"
@@ -6,7 +6,7 @@
 
 namespace millrace::kvclient {
 
-// Numbers that are too large for a plain manifest come out negative, which check_manifest refuses.
+// Numbers too large for a plain manifest come out negative, which check_manifest refuses.
 Manifest from_protocol(const protocol::Manifest& from);
 protocol::Manifest to_protocol(const Manifest& from);
 

@@ -26,7 +26,7 @@ ShardSpans::ShardSpans(const Manifest& manifest, int32_t kv_head) {
   for (const auto& span : held) append(span);
 }
 
-// Spans come by first page; what an earlier one serves is cut off.
+// Spans come ordered by first page; pages that an earlier span serves are cut off.
 void ShardSpans::append(ShardSpan span) {
   if (!spans_.empty()) {
     ShardSpan& last = spans_.back();

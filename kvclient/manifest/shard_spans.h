@@ -20,8 +20,8 @@ struct ShardSpan {
 
 class ShardSpans {
  public:
-  // Where two shards hold a page, the one whose range begins first serves it. The manifest must
-  // have passed check_manifest.
+  // If two shards hold a page, the one whose range begins first serves it. The manifest must have
+  // passed check_manifest.
   ShardSpans(const Manifest& manifest, int32_t kv_head);
 
   // The span that holds `page`, or null.

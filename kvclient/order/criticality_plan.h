@@ -1,9 +1,10 @@
-// What carries the most attention first: each rank is asked for its scores, in one request for all
-// layers that are there. Once those of a layer have come from all ranks, its hot list is known. Then
+// The pages that carry the most attention come first. Each rank is asked for its scores, in one
+// request for all layers that are ready. Once a layer's scores have come from all ranks, its hot
+// list is known. Then
 //   step 0  scores of layers that have become ready
 //   step 1  the pages of hot lists, layer by layer
 //   step 2  all other pages, layer by layer
-// The list is made of all ranks' scores, since no rank knows those of the others.
+// The list is made from all ranks' scores, because no rank knows those of the others.
 #pragma once
 
 #include <map>
@@ -27,12 +28,12 @@ class CriticalityPlan final : public PullPlan {
   }
 
  private:
-  using Runs = std::map<int64_t, std::vector<PageRun>>;  // by layer; the next one last
-  // A page of the pull in its lane.
+  using Runs = std::map<int64_t, std::vector<PageRun>>;  // by layer; the next run is last
+  // A page of the pull, and its place in its lane.
   struct Place {
     size_t lane = 0;
     int64_t page = 0;
-    int64_t at = 0;  // among those that the rank holds
+    int64_t at = 0;  // index among the pages that the rank holds
   };
   struct Lane {
     int32_t first_kv_head = 0;
@@ -44,14 +45,14 @@ class CriticalityPlan final : public PullPlan {
   };
   struct Layer {
     size_t lanes_scored = 0;
-    std::vector<std::vector<float>> scores;  // by lane: [kv heads, pages held]; until all are there
+    std::vector<std::vector<float>> scores;  // by lane: [kv heads, pages held]; until all have come
     std::optional<int64_t> num_hot_pages;
   };
   int64_t max_layers_of_scores(const Lane& lane) const;
   bool asks_for_scores(const Lane& lane, int64_t ready) const;
   void decide(int64_t layer);
   void decide_head(int64_t layer, int32_t kv_head, const std::vector<Place>& places);
-  // Appends runs of the pages named, which ascend.
+  // Appends runs of the named pages, which must ascend.
   void cut(const std::vector<int64_t>& pages, int64_t layer, int32_t kv_head,
            std::vector<PageRun>& runs) const;
   static PageRun pop(Runs& runs);

@@ -8,8 +8,8 @@
 
 namespace millrace::kvclient {
 
-// A long prompt has hundreds of thousands of scores: they are sorted as integers, in which the bits of
-// a float that is not negative have its order, with the page below them.
+// A long prompt has hundreds of thousands of scores, so they are sorted as integers: the bits of a
+// non-negative float have its order. The page number is in the bits below them.
 std::vector<bool> hot_list(std::span<const float> scores, double share) {
   constexpr uint32_t kLast = std::numeric_limits<uint32_t>::max();
   std::vector<uint64_t> best_first(scores.size());

@@ -1,4 +1,4 @@
-// What one request asks a rank for, and what it says of each page. Heads count in the model.
+// What one request asks a rank for, and what the rank says of each page. Heads count in the model.
 #pragma once
 
 #include <compare>
@@ -24,14 +24,14 @@ struct PageRun {
   int32_t kv_head = 0;
   int64_t first_page = 0;
   int64_t num_pages = 0;
-  std::vector<int64_t> named;  // num_pages of them, ascending; empty: from first_page on
+  std::vector<int64_t> named;  // num_pages of them, ascending; empty: consecutive from first_page
 
   int64_t page(int64_t i) const {
     return named.empty() ? first_page + i : named[static_cast<size_t>(i)];
   }
 };
 
-// What one page came with.
+// What a rank says of one page.
 struct PulledPage {
   uint64_t checksum = 0;
   float score = 0;

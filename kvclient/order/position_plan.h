@@ -1,4 +1,4 @@
-// Layer by layer, each by kv head and position.
+// Pages layer by layer, each layer by kv head and position.
 #pragma once
 
 #include "kvclient/order/pull_plan.h"
@@ -15,7 +15,7 @@ class PositionPlan final : public PullPlan {
   PullJob take(size_t lane, int64_t ready) override;
   void add_scores(const PullJob& job, const std::vector<float>& scores) override;
   int64_t num_pages(int64_t layer) const override { return num_pages_[static_cast<size_t>(layer)]; }
-  // There is no list: all of them.
+  // There is no hot list: all pages count.
   std::optional<int64_t> num_hot_pages(int64_t layer) const override { return num_pages(layer); }
 
  private:
@@ -26,9 +26,9 @@ class PositionPlan final : public PullPlan {
     int64_t layer = 0;
     size_t run = 0;
   };
-  // Of a layer of which the manifest may not have all pages.
+  // The runs of a layer, of which the manifest may not have all pages.
   std::vector<PageRun> runs_of(const std::vector<PageSpan>& spans, int64_t layer) const;
-  // To the first layer from there on of which the lane has a page.
+  // Moves to the first layer, from `layer` on, of which the lane has a page.
   void enter(Lane& lane, int64_t layer);
 
   const int32_t first_layer_;

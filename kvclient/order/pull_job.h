@@ -17,14 +17,14 @@ struct PullJob {
   PageRun run;
   HeadBlock scores;
   bool hot = false;  // its pages are on the hot list
-  int lane = 0;      // in the task's lanes
+  int lane = 0;      // index in the task's lanes
 
   bool is_for_scores() const { return scores.num_layers > 0; }
 };
 
 struct PullOutcome {
   PerTier<int64_t> pages_by_tier;
-  std::map<std::string, int64_t> bytes_by_transport;  // with what came wrong
+  std::map<std::string, int64_t> bytes_by_transport;  // including pages that arrived corrupt
   int64_t corrupt_pages = 0;
   std::vector<float> scores;  // [layers, kv heads, pages of the rank]
 

@@ -1,4 +1,4 @@
-// What a pull takes from each rank: by kv head, runs of the prompt's pages, the same for each layer.
+// What a pull takes from each rank: runs of the prompt's pages by kv head, the same for each layer.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace millrace::kvclient {
 
-// Of a cache: what is pulled.
+// The part of a cache that is pulled.
 struct PullPart {
   int32_t first_layer = 0;
   int64_t num_layers = 0;
@@ -31,7 +31,7 @@ struct PullLane {
   std::vector<PageSpan> spans;  // by kv head, then by page
 };
 
-// `part` lies in the manifest, which has passed check_manifest.
+// `part` must lie in the manifest, which has passed check_manifest.
 std::vector<PullLane> pull_lanes(const PullPart& part, const Manifest& manifest);
 // The pages that a rank holds, ascending: those of its token ranges.
 std::vector<int64_t> pages_of(const Shard& shard, int64_t page_tokens);

@@ -1,4 +1,4 @@
-// In which order the pages of a pull come.
+// The order in which the pages of a pull come.
 #pragma once
 
 #include <cstdint>

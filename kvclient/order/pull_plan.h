@@ -1,5 +1,5 @@
-// In which order a pull takes what it has to take from its ranks. Lanes are the task's, in its order.
-// Not thread-safe.
+// The order in which a pull makes its requests to ranks. Lanes are the task's, in its order. Not
+// thread-safe.
 #pragma once
 
 #include <compare>
@@ -14,10 +14,10 @@
 
 namespace millrace::kvclient {
 
-// Of a job; the least is taken first.
+// The place of a job in this order; the least is taken first.
 struct PullTurn {
   int step = 0;
-  int64_t layer = 0;  // of those asked for
+  int64_t layer = 0;  // counted from the first asked for
 
   auto operator<=>(const PullTurn&) const = default;
 };
@@ -26,15 +26,16 @@ class PullPlan {
  public:
   virtual ~PullPlan() = default;
 
-  // The next job of a lane while the first `ready` layers can be pulled; none where there is none now.
+  // The turn of a lane's next job while the first `ready` layers can be pulled; none if there is no
+  // job now.
   virtual std::optional<PullTurn> next(size_t lane, int64_t ready) const = 0;
-  // That job.
+  // Takes that job.
   virtual PullJob take(size_t lane, int64_t ready) = 0;
-  // What a job for scores brought: finite and not negative, as many as it asked for.
+  // The scores that a job brought: finite and not negative, as many as it asked for.
   virtual void add_scores(const PullJob& job, const std::vector<float>& scores) = 0;
-  // Of a layer, counted from the first asked for.
+  // Pages of a layer, which is counted from the first asked for.
   virtual int64_t num_pages(int64_t layer) const = 0;
-  // Those of a layer that are on the hot list; none while that is not known.
+  // Pages of a layer on its hot list; none while the list is not known.
   virtual std::optional<int64_t> num_hot_pages(int64_t layer) const = 0;
 };
 
@@ -42,12 +43,12 @@ struct PullPlanOptions {
   PullOrder order = PullOrder::kPosition;
   double hot_share = kDefaultHotShare;
   int64_t pages_per_request = 1;
-  // Scores are asked for one layer at a time, the next once they have come: where nothing says which
-  // layers are there.
+  // Asks for scores one layer at a time, the next once they have come. For pulls that do not know
+  // which layers are ready.
   bool scores_by_layer = false;
 };
 
-// `lanes`: pull_lanes() of this part and manifest. Pages that are not kept are in no job.
+// `lanes`: pull_lanes() of this part and manifest. Pages that are not kept are not in any job.
 std::unique_ptr<PullPlan> make_pull_plan(const PullPlanOptions& options, const PullPart& part,
                                          const Manifest& manifest,
                                          const std::vector<PullLane>& lanes);

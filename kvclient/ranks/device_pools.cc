@@ -11,7 +11,7 @@ namespace millrace::kvclient {
 
 namespace {
 
-// A rank that takes no connection for so long is as good as gone.
+// A rank that does not accept a connection for this long is as good as gone.
 constexpr std::chrono::seconds kConnectLimit{5};
 
 }  // namespace
@@ -30,7 +30,8 @@ void DevicePools::learn(const std::string& socket, FileDescriptor memory, int64_
     const std::lock_guard lock(mutex_);
     if (pools_.contains(socket)) return;
   }
-  // Without who tells of the rank's end its memory would be kept: it stays with the host's.
+  // Without this connection nobody would report the rank's end, and its GPU memory would be kept.
+  // So if it fails, pages come by way of the host.
   auto rank = comm::MemfdConnection::open(socket, Deadline::after(kConnectLimit));
   if (!rank.ok()) return;
   const std::lock_guard lock(mutex_);

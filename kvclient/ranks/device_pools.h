@@ -1,6 +1,6 @@
-// Device pools of ranks on this host, each mapped once for all threads of a client and for each device that
-// it pulls into. Memory of a GPU is scarce: a pool is let go when its rank has ended, also while nobody
-// pulls. Thread-safe.
+// Device pools of ranks on this host. Each is mapped once for all threads of a client, for each
+// device that the client pulls into. GPU memory is scarce, so a pool is released when its rank has
+// ended, even while nobody pulls. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ class DevicePools {
   DevicePools& operator=(const DevicePools&) = delete;
   ~DevicePools();
 
-  // What the rank behind a socket has sent of its pool.
+  // Takes what the rank behind a socket has sent of its pool.
   void learn(const std::string& socket, FileDescriptor memory, int64_t bytes);
-  // Null where nothing is known, or the device does not reach it, of which there is one line in the log. Not to
-  // be kept beyond a request.
+  // Null if nothing is known of a pool, or the device cannot reach it, which is logged once. Must
+  // not be kept beyond a request.
   std::shared_ptr<const DevicePool> get(const std::string& address, const std::string& socket,
                                         int32_t device);
 
@@ -36,11 +36,11 @@ class DevicePools {
   struct Pool {
     FileDescriptor memory;
     int64_t bytes = 0;
-    std::unique_ptr<comm::MemfdConnection> rank;                  // tells its end
+    std::unique_ptr<comm::MemfdConnection> rank;                  // hangs up when the rank ends
     std::map<int32_t, std::shared_ptr<const DevicePool>> mapped;  // by device; null: not reached
   };
   void watch();
-  // Of those that have hung up; without the lock they are unmapped.
+  // Takes out the pools whose ranks have hung up; they are unmapped without the lock.
   std::vector<Pool> take_ended(const std::vector<int>& hung_up);
 
   DeviceCopier& copier_;

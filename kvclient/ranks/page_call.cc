@@ -31,7 +31,7 @@ protocol::PageRequest request_from(const Manifest& manifest, int32_t layer, int3
   return request;
 }
 
-// The reply, unless it is a refusal.
+// Reads the reply, unless it is a refusal.
 Result<protocol::PageReply> parse_reply(const std::string& header, const std::string& address) {
   protocol::PageReply reply;
   if (!reply.ParseFromString(header)) {
@@ -130,7 +130,7 @@ Result<PlaceAnswer> read_place_reply(const std::string& text, const std::string&
                      .device_pool_bytes = static_cast<int64_t>(reply.device_pool_bytes())};
   answer.pages.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    // Unsigned, so that what a rank says wrongly is no place.
+    // Unsigned, so that an invalid offset from the rank is not taken for a place.
     const uint64_t on = on_device == 0 ? 0 : reply.device_offsets(i);
     answer.pages.push_back({.page = pulled_page(reply.reply().pages(i)),
                             .pool = reply.pools(i),

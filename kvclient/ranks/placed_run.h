@@ -1,4 +1,4 @@
-// Pages that one request asks for, and where they lie in the memory of a rank on this host.
+// The pages of one request, and where they lie in the memory of a rank on this host.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace millrace::kvclient {
 
 struct PlacedRun {
   PageRun run;
-  std::vector<PlacedPage> pages;  // of the run; empty: nobody said
+  std::vector<PlacedPage> pages;  // of the run; empty: not known
 
-  // These pages of it, by their place in it, which ascend: as runs of its kind.
+  // Splits off the pages at these indices, which must ascend, into runs of the same kind.
   std::vector<PlacedRun> parts(std::span<const size_t> places) const;
 };
 

@@ -1,5 +1,5 @@
-// What a client knows of ranks on its own host: where to ask them, and their memory, mapped once
-// for all threads. Thread-safe.
+// What a client knows of ranks on its own host: the sockets at which to ask them, and their memory,
+// mapped once for all threads. Thread-safe.
 #pragma once
 
 #include <map>
@@ -18,14 +18,14 @@ class SameHostRanks {
  public:
   using Pools = std::vector<SharedMemoryView>;
 
-  // What a rank says of itself with pages: its socket, "" for none.
+  // Takes what a rank says along with pages: its socket, "" for none.
   void learn(const std::string& address, const std::string& socket);
-  // "" where there is none to try.
+  // "" if there is none to try.
   std::string socket_of(const std::string& address) const;
-  // Nobody can be asked there, or what it has cannot be mapped: not tried again, and logged once.
-  // The rank's next life has another socket.
+  // Nobody answers there, or the rank's memory cannot be mapped: logged once, and not tried again.
+  // After a restart the rank has another socket.
   void give_up(const std::string& address, const std::string& socket, const Error& why);
-  // The pools behind a socket, mapped once as long as someone has them.
+  // The pools behind a socket. They are mapped once and stay as long as someone holds them.
   Result<std::shared_ptr<const Pools>> map(const std::string& socket,
                                            const std::vector<FileDescriptor>& descriptors);
 

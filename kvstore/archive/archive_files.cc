@@ -43,7 +43,7 @@ Header make_header(const std::string& identity) {
   std::memcpy(&header[kVersionAt], &kArchiveVersion, sizeof kArchiveVersion);
   std::memcpy(&header[kLengthAt], &length, sizeof length);
   std::memcpy(&header[kIdentityAt], identity.data(), identity.size());
-  const uint64_t sum = checksum(header);  // zeros in its own place
+  const uint64_t sum = checksum(header);  // computed with zeros in its own place
   std::memcpy(&header[kChecksumAt], &sum, sizeof sum);
   return header;
 }
@@ -55,7 +55,7 @@ T get(const Header& header, size_t at) {
   return value;
 }
 
-// "" for a header of this identity; else what is wrong.
+// "" for a valid header of this identity; else what is wrong with it.
 std::string fault_of(Header header, const std::string& identity) {
   if (std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0) return "it is no such file";
   const auto version = get<uint32_t>(header, kVersionAt);
@@ -71,7 +71,7 @@ std::string fault_of(Header header, const std::string& identity) {
   return found == identity ? "" : fmt::format("it is of {}, not of {}", found, identity);
 }
 
-// Fewer bytes than asked for only at the end of the file.
+// Reads fewer bytes than asked for only at the end of the file.
 Result<size_t> read_at(int fd, int64_t offset, std::span<std::byte> bytes,
                        const std::string& path) {
   size_t done = 0;
@@ -137,7 +137,7 @@ std::string ArchiveFiles::path(const std::string& suffix) const {
   return fmt::format("{}/{}.{}", options_.directory, options_.name, suffix);
 }
 
-// What prompts were computed from can be read out of K and V: nobody else may.
+// Prompts can be reconstructed from K and V, so nobody else may read the file.
 Result<FileDescriptor> ArchiveFiles::open_file(const std::string& suffix) const {
   const auto name = path(suffix);
   FileDescriptor file(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
@@ -174,7 +174,7 @@ Result<std::optional<std::string>> ArchiveFiles::header_fault() const {
   return std::optional<std::string>(fault_of(header, options_.identity));
 }
 
-// A process that dies in between leaves an index without a header, which is as good as none.
+// If the process dies in between, the index has no header, which is treated as a missing index.
 Result<void> ArchiveFiles::begin_anew() {
   MR_RETURN_IF_ERROR(truncate(index_.get(), 0, path("index")));
   MR_RETURN_IF_ERROR(truncate(slots_.get(), 0, path("slots")));
@@ -201,7 +201,8 @@ Result<void> ArchiveFiles::find_records() {
   return {};
 }
 
-// posix_fallocate takes the blocks: a disk that is full shows here and not in the middle of a column.
+// posix_fallocate allocates the blocks, so a full disk shows here and not in the middle of a
+// column.
 Result<void> ArchiveFiles::add_slot() {
   const int64_t old_bytes = num_slots_ * options_.slot_bytes;
   int code = 0;
@@ -212,7 +213,7 @@ Result<void> ArchiveFiles::add_slot() {
     ++num_slots_;
     return {};
   }
-  // It may have taken part of the room.
+  // The failed call may have allocated part of the room.
   const auto restored = truncate(slots_.get(), old_bytes, path("slots"));
   if (!restored.ok()) spdlog::debug("{}", restored.error().to_string());
   return error(Errc::kIo, "growing {} from {} by {}: {}", path("slots"), format_bytes(old_bytes),

@@ -1,10 +1,12 @@
-// The two files of an archive: slots, and an index with a header and a record for each slot. Opened by one process at a
-// time, which holds a lock on the index as long as it lives; the system gives it back when the process dies.
+// The two files of an archive: slots, and an index with a header and a record for each slot. One
+// process at a time opens them. It holds a lock on the index as long as it lives; the system
+// releases the lock when the process dies.
 //
-// Header of the index, 4096 bytes: "MRPREFIX", the format's version (4 bytes), length of the identity (4), checksum of
-// these and the identity (8), the identity, zeros. Records follow from byte 4096.
+// Header of the index, 4096 bytes: "MRPREFIX", the format's version (4 bytes), length of the
+// identity (4), checksum of these and the identity (8), the identity, zeros. Records follow from
+// byte 4096.
 //
-// Threads: any; the caller sees to it that nobody reads a slot or a record while it is written.
+// Threads: any; the caller makes sure that nobody reads a slot or a record while it is written.
 #pragma once
 
 #include <chrono>
@@ -21,19 +23,21 @@
 
 namespace millrace::kvstore {
 
-// Changes with the files' layout.
+// Changes when the layout of the files does.
 inline constexpr uint32_t kArchiveVersion = 1;
 
-// A predecessor that is being killed holds its lock for so long: ranks whose group broke are gone within a second
-// (docs/ARCHITECTURE.md, Failure), and one that hangs holds up nobody's start.
+// How long to wait for a predecessor that is being killed and still holds its lock. Ranks of a
+// broken group are gone within a second (docs/ARCHITECTURE.md, Failure), and one that hangs must
+// not hold up a start.
 inline constexpr Duration kArchiveLockPatience = std::chrono::seconds(5);
 
 class ArchiveFiles {
  public:
   struct Options {
-    std::string directory;  // made where it is not there
+    std::string directory;  // created if missing
     std::string name;       // of the files: NAME.index, NAME.slots
-    // What the columns are of, a line for the log: files of another are begun anew. At most kMaxIdentity bytes.
+    // What the columns belong to, as a line for the log. Files of another identity are emptied. At
+    // most kMaxIdentity bytes.
     std::string identity;
     int64_t slot_bytes = 0;
     int64_t max_slots = 0;
@@ -47,16 +51,17 @@ class ArchiveFiles {
     ArchiveRecord record;
   };
 
-  // kIo, kDenied (files of another user), kUnavailable (a living process has them): nothing was changed. Files that
-  // do not fit are emptied, with a line in the log; so are slots beyond max_slots, and those that the file has not whole.
+  // kIo, kDenied (files of another user), kUnavailable (a living process has them): nothing was
+  // changed. Files that do not fit are emptied, with a line in the log. Slots beyond max_slots, and
+  // slots that the file has only in part, are emptied too.
   static Result<ArchiveFiles> open(const Options& options);
 
-  // Of the slots that are there, as open() found them; of those with a damaged record none.
+  // The records of the existing slots, as open() found them, without damaged records.
   const std::vector<FoundRecord>& found() const { return found_; }
   void forget_found() { found_ = {}; }
-  // How many slots there are.
+  // Number of slots in the file.
   int64_t num_slots() const { return num_slots_; }
-  // Takes room on the disk for one more. kIo: it is full.
+  // Allocates disk space for one more slot. kIo: the disk is full.
   Result<void> add_slot();
 
   Result<void> write(int64_t slot, int64_t offset, std::span<const std::byte> bytes);
@@ -68,7 +73,7 @@ class ArchiveFiles {
   explicit ArchiveFiles(const Options& options) : options_(options) {}
   Result<FileDescriptor> open_file(const std::string& suffix) const;
   Result<void> lock() const;
-  // What speaks against the index' header; "" where it is as it should be, none where there is no header yet.
+  // What is wrong with the index' header; "" if nothing is, none if there is no header yet.
   Result<std::optional<std::string>> header_fault() const;
   Result<void> begin_anew();
   Result<void> find_slots();

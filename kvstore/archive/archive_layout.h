@@ -1,5 +1,6 @@
-// How the bytes of a column lie in a slot of the archive: its pages by row, then the table, which has the digests of
-// all rows and the checksums of their pages, then nothing up to a whole number of the system's pages.
+// The layout of a column in a slot of the archive: its pages by row, then the table with the
+// digests of all rows and the checksums of their pages, then padding up to a multiple of the
+// system's page size.
 #pragma once
 
 #include <cstdint>

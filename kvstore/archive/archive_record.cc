@@ -25,7 +25,7 @@ T get(std::span<const std::byte> bytes, size_t at) {
   return value;
 }
 
-// With the slot's number where the checksum goes.
+// Checksum of the record, with the slot's number in the checksum's place.
 uint64_t checksum_of(std::span<const std::byte> record, int64_t slot) {
   std::array<std::byte, kChecksumAt + sizeof slot> summed;
   std::memcpy(summed.data(), record.data(), kChecksumAt);

@@ -11,12 +11,12 @@ namespace millrace::kvstore {
 
 namespace {
 
-// The clock may be another than the one by which threads wait: it is looked at so often.
+// How often the clock is looked at: it may not be the one by which threads wait.
 constexpr Duration kPoll = std::chrono::milliseconds(5);
 
 }  // namespace
 
-// Of the thread and of who waits for it; goes with the last of them.
+// Shared by the thread and whoever waits for it; destroyed with the last of them.
 struct ArchiveWriter::Shared {
   using Task = std::variant<Column, Touches>;
   Result<void> write(const Task& task) const;
@@ -29,7 +29,7 @@ struct ArchiveWriter::Shared {
   // Guarded by the mutex:
   std::deque<Task> tasks;  // the first is being written
   std::optional<Error> failure;
-  // Nobody waits for it. Set under the mutex.
+  // Nobody waits for the thread any more. Set under the mutex.
   std::atomic<bool> left = false;
 };
 
@@ -105,7 +105,7 @@ std::optional<Error> ArchiveWriter::take_failure() {
   return std::exchange(shared_->failure, std::nullopt);
 }
 
-// A task stays where it is while it is written: it is done when it is gone.
+// A task stays in the queue while it is written: it is done when it is gone.
 void ArchiveWriter::write_all(Shared& shared) {
   std::unique_lock lock(shared.mutex);
   for (;;) {
@@ -119,7 +119,7 @@ void ArchiveWriter::write_all(Shared& shared) {
     shared.tasks.pop_front();
     shared.changed.notify_all();
   }
-  // The files are free once nobody reads them either: whoever opens them waits for that.
+  // The files are free only once nobody reads them either; whoever opens them waits for that.
   const auto archive = std::move(shared.archive);
 }
 

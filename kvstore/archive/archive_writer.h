@@ -1,9 +1,10 @@
-// Writes into an archive on a thread of its own, which who waits for it can leave: a write to a network's disk may hang in
-// the system for as long as it likes.
+// Writes to an archive on a thread of its own, which whoever waits for it can abandon: a write to a
+// network disk may hang in the system indefinitely.
 //
-// What is to be written is the writer's own, so a write that hangs holds nothing of the store. One that is left ends with
-// its page, as if the process had been killed then (prefix_archive.h says why that is no harm), or is under way until
-// the system lets it go; the process may end before. Nothing is written behind it.
+// The writer owns the data to be written, so a write that hangs holds nothing of the store. An
+// abandoned writer stops after the page it is writing, as if the process had been killed then
+// (prefix_archive.h says why that does no harm). That write may stay under way until the system
+// lets it go, and the process may end before. Nothing more is written after it.
 //
 // The ColumnKeeper owns it. Threads: any.
 #pragma once
@@ -33,23 +34,23 @@ class ArchiveWriter {
     std::vector<uint64_t> checksums;
     AlignedBuffer pages;  // [rows, page bytes]
   };
-  // Columns, and the request that began with each.
+  // Columns, each with the request that began with it.
   using Touches = std::vector<std::pair<PageContentKey, int64_t>>;
 
   explicit ArchiveWriter(std::shared_ptr<PrefixArchive> archive);
-  // Leaves what is being written; the rest is not.
+  // Abandons the write under way; everything still queued is not written.
   ~ArchiveWriter();
   ArchiveWriter(const ArchiveWriter&) = delete;
   ArchiveWriter& operator=(const ArchiveWriter&) = delete;
 
-  // In the order of the calls.
+  // These are carried out in the order of the calls.
   void save(Column column);
   void touch(Touches touches);
-  // Whether all is written, or has failed, by `until`. By `clock`.
+  // Whether everything has been written, or has failed, by `until` on `clock`.
   bool wait(const Clock& clock, TimePoint until);
-  // Columns that are neither.
+  // Number of columns neither written nor failed.
   int64_t num_waiting() const;
-  // The last one that nobody has been told of.
+  // The last failure that has not been reported yet.
   std::optional<Error> take_failure();
 
  private:

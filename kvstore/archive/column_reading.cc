@@ -12,14 +12,14 @@ namespace millrace::kvstore {
 
 namespace {
 
-// The clock may be another than the one by which threads wait: it is looked at so often.
+// How often the clock is looked at: it may not be the one by which threads wait.
 constexpr Duration kPoll = std::chrono::milliseconds(5);
-// Columns that wait to be taken while the next one is read: more would be memory for nothing.
+// Columns waiting to be taken while the next one is read: more would waste memory.
 constexpr size_t kMostReady = 1;
 
 }  // namespace
 
-// Of the thread and of who waits for it; goes with the last of them.
+// Shared by the thread and whoever waits for it; destroyed with the last of them.
 struct ColumnReading::Shared {
   std::shared_ptr<PrefixArchive> archive;
   std::vector<PageContentKey> keys;
@@ -29,15 +29,15 @@ struct ColumnReading::Shared {
   std::condition_variable changed;
   // Guarded by the mutex:
   std::deque<Result<Column>> ready;
-  bool done = false;  // the thread does nothing more
+  bool done = false;  // the thread has finished
   bool left = false;  // nobody waits for it
-  // Time is up: no other page is begun. Set under the mutex.
+  // Time is up: no further page is read. Set under the mutex.
   std::atomic<bool> stop = false;
 };
 
 namespace {
 
-// A column that is not wanted any more ends with its page.
+// Reading a column that is no longer wanted stops after the current page.
 Result<void> go_on(const std::atomic<bool>& stop) {
   if (stop.load()) return error(Errc::kDeadlineExceeded, "reading kept pages was left");
   return {};
@@ -126,7 +126,8 @@ void ColumnReading::read_all(Shared& shared) {
     shared.changed.notify_all();
     if (failed) break;
   }
-  // Nothing of the archive is used behind this: who sees it done, or that nothing is left, may count on that.
+  // The archive is not used after this. Whoever sees that the thread is done, or that no reads are
+  // left, may rely on that.
   auto archive = std::move(shared.archive);
   archive.reset();
   const std::lock_guard lock(shared.mutex);

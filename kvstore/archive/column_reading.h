@@ -1,11 +1,12 @@
-// Columns read from an archive one after the other on a thread of its own, which the waiting side leaves when time is up:
-// a read of a network's disk may hang in the system for as long as it likes.
+// Reads columns from an archive one after the other on a thread of its own, which the waiting side
+// abandons when time is up: a read from a network disk may hang in the system indefinitely.
 //
-// Who is left owns all that it works with: the archive, the keys, and memory into which no column goes that anybody
-// could still see. What it brings after that goes with it. A read that was left is under way until the system lets it
-// go; the process may end before. That it is under way shows in num_left(), so that nobody starts another one in vain.
+// An abandoned thread owns everything it works with: the archive, the keys, and memory that nobody
+// else can see. Whatever it reads after that is discarded. The abandoned read stays under way until
+// the system lets it go, and the process may end before. `num_left` shows that it is under way, so
+// that nobody starts another one in vain.
 //
-// One thread uses it, besides its own.
+// Used by one thread, besides its own.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ namespace millrace::kvstore {
 
 class ColumnReading {
  public:
-  // Whole, and checked.
+  // A column read in full, and checked.
   struct Column {
     PageContentKey key{};
     int64_t page = 0;
@@ -32,19 +33,21 @@ class ColumnReading {
     std::vector<uint64_t> checksums;
     AlignedBuffer pages;  // [rows, page bytes]
   };
-  // Reads of an archive that were left and are under way.
+  // The number of reads of an archive that were abandoned and are still under way.
   using NumLeft = std::atomic<int>;
 
-  // Begins with the first of `keys`, in their order. `until`: by `clock`, which outlives this.
+  // Reads the columns of `keys`, in this order. Time is up at `until` on `clock`, which outlives
+  // this.
   ColumnReading(std::shared_ptr<PrefixArchive> archive, std::vector<PageContentKey> keys,
                 const Clock& clock, TimePoint until, std::shared_ptr<NumLeft> num_left);
-  // Waits for the thread until time is up, and leaves it.
+  // Waits for the thread until time is up, then abandons it.
   ~ColumnReading();
   ColumnReading(const ColumnReading&) = delete;
   ColumnReading& operator=(const ColumnReading&) = delete;
 
-  // The next column, in the order of the keys. An error is the last: kDeadlineExceeded once time is up and what was read by
-  // then has been handed out; kNotFound behind the last key; as PrefixArchive::load.
+  // The next column, in the order of the keys. Nothing follows an error: kDeadlineExceeded, once
+  // time is up and all that was read by then has been handed out; kNotFound, after the last key; or
+  // those of PrefixArchive::load.
   Result<Column> next();
 
  private:

@@ -40,7 +40,7 @@ PrefixArchive::PrefixArchive(ArchiveFiles files, const ArchiveLayout& layout, in
   adopt_found();
 }
 
-// Of two slots with one key, which a power cut may leave, the one used last counts.
+// A power cut may leave two slots with one key: the one used last counts.
 void PrefixArchive::adopt_found() {
   auto found = files_.found();
   files_.forget_found();
@@ -145,7 +145,7 @@ std::optional<int64_t> PrefixArchive::take_from_other(const Column& column) {
   const auto first =
       std::ranges::find_if(by_use_, [](const Slot* slot) { return slot->num_readers == 0; });
   if (first == by_use_.end()) return std::nullopt;
-  // What would go next itself is not worth the place of another.
+  // A column that would itself go next is not worth the place of another.
   const Slot as_kept{.slot = 0, .record = {.page = column.page, .used = use_of(column.sequence)}};
   if (GoesFirst()(&as_kept, *first)) return std::nullopt;
   ++stats_.evictions;
@@ -156,7 +156,7 @@ std::optional<int64_t> PrefixArchive::take_from_other(const Column& column) {
 void PrefixArchive::forget(Slot& slot) {
   by_use_.erase(&slot);
   free_.push_back(slot.slot);
-  columns_.erase(PageContentKey(slot.record.key));  // `slot` goes with it
+  columns_.erase(PageContentKey(slot.record.key));  // destroys `slot`
 }
 
 Result<void> PrefixArchive::load(const PageContentKey& key, const OnTable& on_table,
@@ -166,7 +166,7 @@ Result<void> PrefixArchive::load(const PageContentKey& key, const OnTable& on_ta
   bool damaged = false;
   auto loaded = read(*slot, on_table, on_page, damaged);
   if (damaged) {
-    // If this fails it is found damaged again after the next start, and no worse.
+    // If this fails, the column is found damaged again after the next start, which does no harm.
     const auto cleared = files_.clear_record(slot->slot);
     if (!cleared.ok()) spdlog::debug("{}", cleared.error().to_string());
   }
@@ -187,7 +187,7 @@ Result<void> PrefixArchive::read(const Slot& slot, const OnTable& on_table, cons
   if (checksum(bytes) != slot.record.table_checksum) return differs("its table is");
   const auto num_rows = static_cast<size_t>(layout_.num_rows);
   const auto num_floats = num_rows * static_cast<size_t>(layout_.digest_bytes) / sizeof(float);
-  // The digests' length need not be a multiple of 8.
+  // The length of the digests need not be a multiple of 8.
   std::vector<uint64_t> checksums(num_rows);
   std::memcpy(checksums.data(), bytes.data() + num_floats * sizeof(float),
               num_rows * sizeof(uint64_t));
@@ -217,7 +217,7 @@ PrefixArchive::Slot* PrefixArchive::hold(const PageContentKey& key) {
   return found->second.get();
 }
 
-// A damaged one that others read too stays until the last of them finds out.
+// A damaged column that others are reading stays until the last of them is done.
 void PrefixArchive::let_go(Slot& slot, bool damaged) {
   const std::lock_guard lock(mutex_);
   --slot.num_readers;
@@ -231,7 +231,7 @@ bool PrefixArchive::contains(const PageContentKey& key) const {
   return columns_.contains(key);
 }
 
-// Held meanwhile, so that the record is still that of the slot when it is written.
+// The slot is held meanwhile, so that it still has this record when the record is written.
 void PrefixArchive::touch(const PageContentKey& key, int64_t sequence) {
   Slot* const slot = hold(key);
   if (slot == nullptr) return;

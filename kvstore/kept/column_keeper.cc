@@ -12,13 +12,15 @@ namespace millrace::kvstore {
 
 namespace {
 
-// In messages, of columns that no request of this process has written.
+// Names, in messages, columns that no request of this process has written.
 constexpr const char* kNoRequest = "of an earlier life";
-// A page of a prefix is not among a prompt's last ones (rules/placement.h).
+// Pages assumed behind a kept page, so that it does not count as one of a prompt's last pages
+// (rules/placement.h).
 constexpr int64_t kPagesBehind = 1 << 20;
-// As many as take no longer to touch than a column to save.
+// As many as can be touched in the time of saving one column.
 constexpr size_t kTouchesAtOnce = 256;
-// Beyond these the disk does not keep up, and the order of use of some is that of an earlier prompt.
+// If more than these wait, the disk does not keep up, and some columns keep the order of an earlier
+// use.
 constexpr size_t kMostTouches = 1 << 18;
 
 }  // namespace
@@ -72,7 +74,7 @@ bool ColumnKeeper::save_next(const Clock& clock, TimePoint until) {
   return has_begun || !is_written;
 }
 
-// What was used lately is known before it is asked which column gives way.
+// Uses are written first, so that they are known when the archive decides which column gives way.
 bool ColumnKeeper::begin_next() {
   const std::lock_guard copying(copying_);
   if (touch_next()) return true;
@@ -105,7 +107,7 @@ int64_t ColumnKeeper::save_all(Duration patience) {
   return std::ssize(to_save_) + writer_->num_waiting();
 }
 
-// One that gave way meanwhile is not saved: it was worth least.
+// A column that gave way meanwhile is not saved: it was worth least.
 void ColumnKeeper::save(const PageContentKey& key) {
   std::shared_ptr<PageColumn> column;
   std::vector<PageEntry*> entries;
@@ -128,7 +130,7 @@ void ColumnKeeper::save(const PageContentKey& key) {
   writer_->save(*std::move(copy));
 }
 
-// A column is megabytes: it is copied faster than a disk takes it.
+// A column is megabytes, so it is copied faster than a disk can write it.
 Result<ArchiveWriter::Column> ColumnKeeper::copy_of(const PageContentKey& key,
                                                     PageColumn& column) const {
   const int64_t page_bytes = io_.page_bytes();
@@ -196,18 +198,18 @@ std::vector<PageContentKey> ColumnKeeper::use(std::span<const PageContentKey> ke
   const std::lock_guard lock(mutex_);
   for (const auto& key : keys) {
     if (PageColumn* const column = cache_.find(key); column != nullptr) {
-      cache_.touch(*column, sequence);  // it does not give way to the rest of its own prefix
+      cache_.touch(*column, sequence);  // so that it does not give way to the rest of its prefix
     } else if (has(key)) {
       missing.push_back(key);
     } else {
-      break;  // nothing behind it is of use
+      break;  // nothing after it is of use
     }
     if (to_touch_.size() < kMostTouches) to_touch_.emplace_back(key, sequence);
   }
   return missing;
 }
 
-// Room comes first: what there is none for need not be read.
+// Room is reserved first: a column without room need not be read.
 ColumnKeeper::Brought ColumnKeeper::read(std::span<const PageContentKey> keys, int64_t sequence,
                                          TimePoint until) {
   Brought brought;
@@ -290,7 +292,7 @@ Result<void> ColumnKeeper::take_table(PageColumn& column, const ColumnReading::C
   return {};
 }
 
-// Idle from here on. Another thread may have brought the same one.
+// The column is idle from here on. Another thread may have brought the same one.
 void ColumnKeeper::adopt(const PageContentKey& key, PageColumn& column,
                          std::span<const PageSlots> slots, int64_t sequence) {
   const std::lock_guard lock(mutex_);
@@ -307,7 +309,7 @@ void ColumnKeeper::adopt(const PageContentKey& key, PageColumn& column,
   column.sealed = true;
   column.num_requests = 1;
   cache_.insert(key, column);
-  // What nobody has asked for in this process is the first to go.
+  // Columns that nobody has asked for in this process are the first to go.
   if (sequence >= 0) cache_.touch(column, sequence);
   residency_.count_cached(column, 1);
   cache_.let_go(column);

@@ -1,9 +1,10 @@
-// Between the prefix cache and the archive (archive/prefix_archive.h): saves columns that are remembered, and brings back
-// those that the archive alone has. None of it is done where there is no archive.
+// Between the prefix cache and the archive (archive/prefix_archive.h): saves columns that are
+// remembered, and brings back those that only the archive has. Without an archive it does nothing.
 //
-// Threads: any. Pages are copied outside the store's lock, pinned when they are saved and known to nobody else when they
-// are restored. Files are written and read by threads that who waits for them leaves when time is up: neither a prompt
-// nor the end of a rank waits for a disk that hangs.
+// Threads: any. Pages are copied outside the store's lock: pinned when they are saved, and known to
+// nobody else when they are restored. Files are written and read on threads that are abandoned when
+// the waiting caller's time is up: neither a prompt nor the end of a rank waits for a disk that
+// hangs.
 #pragma once
 
 #include <atomic>
@@ -34,73 +35,80 @@ namespace millrace::kvstore {
 
 class ColumnKeeper {
  public:
-  // Reserves so many pages in the tiers (Residency::reserve), for which idle columns that were used before the `sequence`-th
-  // request give way. Without the store's lock.
+  // Reserves num_pages in the tiers (Residency::reserve). Idle columns that were last used before
+  // the `sequence`-th request give way. Called without the store's lock.
   using Reserve = std::function<Result<void>(int64_t num_pages, int64_t sequence)>;
 
-  // All but `archive`, which may be null, outlive the keeper; `mutex` guards `residency`, `cache` and the columns; `meter`
-  // is of the archive.
+  // All arguments but `archive`, which may be null, outlive the keeper. `mutex` guards `residency`,
+  // `cache` and the columns; `meter` is the archive's.
   ColumnKeeper(std::unique_ptr<PrefixArchive> archive, const KvGeometry& geometry, PageIo& io,
                Residency& residency, PrefixCache& cache, std::mutex& mutex, ReadMeter& meter,
                const Clock& clock, Reserve reserve);
 
   bool keeps() const { return archive_ != nullptr; }
   bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
-  // PrefixArchive::by_use; empty where there is none.
+  // PrefixArchive::by_use; empty without an archive.
   std::vector<PrefixArchive::Use> kept_by_use() const;
-  // Under the store's lock: a column that came into the cache, to be saved.
+  // Under the store's lock: a column has come into the cache and is to be saved.
   void remembered(const PageContentKey& key);
-  // Waits for the column that is pinned to be copied, and holds off the next one: pinned ones do not give way.
+  // Waits until the pinned column has been copied, and holds off the next one, because pinned
+  // columns do not give way.
   std::unique_lock<std::mutex> wait_for_copy() { return std::unique_lock(copying_); }
-  // Saves one of them, and waits for the disk until `deadline`. False: there is none, nor one under way.
+  // Saves one column, and waits for the disk until `deadline`. False if there is none to save and
+  // none under way.
   bool save_next(Deadline deadline) { return save_next(Clock::steady(), deadline.when()); }
-  // Those that were used last first, each from the prompt's beginning on. Returns when `patience` is over, whatever the
-  // disk does: how many are left then.
+  // Saves all of them, the most recently used first, each prompt from its beginning. Returns when
+  // `patience` is over, whatever the disk does: the number of columns not saved.
   int64_t save_all(Duration patience);
-  // A request, the `sequence`-th, may begin with these: columns that are in the archive alone are brought into the cache
-  // as far as there is room and time, and all of them are used. What is damaged is forgotten. Returns when `patience` is
-  // over, whatever the disk does: what was read by then is there.
+  // The `sequence`-th request may begin with these. Brings columns that only the archive has into
+  // the cache as far as there is room and time, and marks all of them as used. Damaged ones are
+  // forgotten. Returns when `patience` is over, whatever the disk does; what was read by then is in
+  // the cache.
   void bring(std::span<const PageContentKey> keys, int64_t sequence, Duration patience);
-  // Ahead of any request: columns that the archive alone has, in their order, as far as there is room that idle ones used
-  // before `sequence` do not take, and time.
+  // Ahead of any request: brings columns that only the archive has, in the order of `keys`, as far
+  // as there is time and room that idle columns used before `sequence` do not take.
   struct Brought {
     int64_t num_columns = 0;
     std::optional<Error> failure;  // of the next one
   };
   Brought bring_ahead(std::span<const PageContentKey> keys, int64_t sequence, Duration patience);
-  // Not while a read that was left has not come back: nothing else is read then.
+  // False while an abandoned read has not come back: nothing else is read until then.
   bool answers() const { return num_left_->load() == 0; }
-  // Zeros where there is no archive.
+  // Zeros without an archive.
   ArchiveStats stats() const;
-  // Under the store's lock: columns that were brought, and how often time was up before all were.
+  // Under the store's lock: the number of columns brought, and how often time ran out before all
+  // were.
   int64_t num_restored() const { return num_restored_; }
   int64_t num_late() const { return num_late_; }
 
  private:
   bool save_next(const Clock& clock, TimePoint until);
-  // Hands the next one to the writer. False: there is none.
+  // Hands the next one to the writer. False if there is none.
   bool begin_next();
   void save(const PageContentKey& key);
   Result<ArchiveWriter::Column> copy_of(const PageContentKey& key, PageColumn& column) const;
-  // The column is pinned.
+  // The column must be pinned.
   Result<void> copy_page(const PageEntry& entry, std::span<std::byte> to) const;
-  // The touched ones that wait longest, some at a time. False: there is none.
+  // Writes the uses that wait longest, some at a time. False if there is none.
   bool touch_next();
   void tell_of_unsaved(const Error& failure);
-  // Of these the ones that only the archive has, up to the first that nobody has; all are used.
+  // Marks keys as used up to the first that nobody has, and returns those that only the archive
+  // has.
   std::vector<PageContentKey> use(std::span<const PageContentKey> keys, int64_t sequence);
   Brought read(std::span<const PageContentKey> keys, int64_t sequence, TimePoint until);
-  // The next column, for which there is room; that goes where it does not come.
+  // Places the next column, for which room is reserved; if it does not come, the room is given
+  // back.
   Result<void> restore(ColumnReading& reading, int64_t sequence);
   Result<void> place(const ColumnReading::Column& kept, int64_t sequence);
   Result<void> take_table(PageColumn& column, const ColumnReading::Column& kept) const;
-  // `sequence`: of the request that it is brought for; below 0: of one of an earlier process.
+  // `sequence`: of the request that the column is brought for; below 0: of a request of an earlier
+  // process.
   void adopt(const PageContentKey& key, PageColumn& column, std::span<const PageSlots> slots,
              int64_t sequence);
   void tell_of(const Error& failure);
   int64_t num_rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
 
-  const std::shared_ptr<PrefixArchive> archive_;  // of reads that were left too
+  const std::shared_ptr<PrefixArchive> archive_;  // shared with abandoned reads
   const KvGeometry geometry_;
   PageIo& io_;
   Residency& residency_;
@@ -110,16 +118,17 @@ class ColumnKeeper {
   const Clock& clock_;
   const Reserve reserve_;
   const std::unique_ptr<ArchiveWriter> writer_;  // null where there is no archive
-  std::atomic<bool> warned_ = false;             // that saves fail
+  std::atomic<bool> warned_ = false;             // logged that saves fail
   std::mutex copying_;                           // taken before mutex_
   std::deque<PageContentKey> to_save_;           // guarded by mutex_, as all that follows
-  // Columns that requests began with, and which: records are written behind the prompts, as columns are.
+  // Columns that requests began with, and which request. Their records are written later, like the
+  // columns, so that prompts do not wait.
   std::deque<std::pair<PageContentKey, int64_t>> to_touch_;
   int64_t num_restored_ = 0;
   int64_t num_late_ = 0;
   const std::shared_ptr<ColumnReading::NumLeft> num_left_ =
       std::make_shared<ColumnReading::NumLeft>(0);
-  std::atomic<bool> told_ = false;  // that reads hang
+  std::atomic<bool> told_ = false;  // logged that reads hang
 };
 
 }  // namespace millrace::kvstore

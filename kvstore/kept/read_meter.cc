@@ -7,12 +7,13 @@ namespace millrace::kvstore {
 
 namespace {
 
-// Reading of so long ago counts a third: a few columns of a large model, of a slow disk one.
+// Reads this long ago count a third: the time of a few columns of a large model, or of one on a
+// slow disk.
 constexpr double kMemoryS = 0.5;
 constexpr double kDoublesEveryS = 300;
-// Of what was not measured of late; what was measured may be faster.
+// Limit of the assumed speed without recent measurements; a measured speed may be higher.
 constexpr double kMostBytesPerS = 16e9;
-// Where nothing comes at all.
+// The speed if nothing arrives at all.
 constexpr double kLeastBytesPerS = 1e6;
 
 }  // namespace

@@ -1,11 +1,11 @@
-// How fast a slow tier is read, measured whenever pages of cached prefixes are read from it, by prompts or ahead of them, and
-// never for its own sake.
-// Reads that go on at once count as one: what they bring together over the time in which there is any.
+// How fast a slow tier is read. Measured whenever pages of cached prefixes are read from it, for
+// prompts or ahead of them, and never for its own sake. Concurrent reads count as one: the bytes
+// that all of them bring, over the time in which there is any.
 //
-// An exponentially weighted mean over the time spent reading. What was not measured of late is believed to be faster,
-// twice as fast every five minutes: pages that do not seem worth reading are not read, and a disk that was slow
-// once, or is faster than kUnmeasuredBytesPerS, would never show it.
-//
+// The speed is an exponentially weighted mean over the time spent reading. If it was not measured
+// lately, the tier is assumed to be faster, twice as fast every five minutes. Otherwise pages that
+// do not seem worth reading would never be read, and a disk that was slow once, or is faster than
+// kUnmeasuredBytesPerS, would never show it.
 // Threads: any.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace millrace::kvstore {
 
-// Before anything is read: a third of an NVMe disk, several times a network's.
+// Assumed before anything is read: a third of an NVMe disk's speed, several times a network's.
 inline constexpr double kUnmeasuredBytesPerS = 1e9;
 
 class ReadMeter {
@@ -26,11 +26,11 @@ class ReadMeter {
   explicit ReadMeter(const Clock& clock) : clock_(clock), measured_at_(clock.now()) {}
 
   void begin();
-  // Of a read that began: what it brought. 0 where it was given up.
+  // Ends a read that began: the bytes it brought, 0 if it was given up.
   void end(int64_t bytes);
   // Above 0.
   double bytes_per_s() const;
-  // Since the beginning, over the time in which there was any read.
+  // Since construction; seconds are those in which any read was under way.
   ReadTotals totals() const;
 
  private:

@@ -9,9 +9,10 @@ namespace millrace::kvstore {
 
 namespace {
 
-// Readers wait for the thread that tends the store meanwhile: 10 ms of an NVMe disk, of an 8B model's columns.
+// Readers wait meanwhile for the thread that tends the store: 10 ms for columns of an 8B model on
+// an NVMe disk.
 constexpr int64_t kColumnsAtOnce = 4;
-// A disk that brings nothing within it is too slow to be read for nobody.
+// A disk that brings nothing within this time is too slow to be read ahead of any request.
 constexpr Duration kPatience = std::chrono::seconds(1);
 
 }  // namespace
@@ -70,7 +71,7 @@ void WarmUp::go_on_after(const Error& failure, bool has_brought) {
       left_.clear();
       return;
     default: {
-      // Damaged, and forgotten. What that prompt has behind it is of use to nobody.
+      // Damaged, and forgotten. The rest of that prompt is of no use.
       const int64_t sequence = left_.back().sequence;
       std::erase_if(left_, [&](const auto& use) { return use.sequence == sequence; });
     }

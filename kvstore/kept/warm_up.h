@@ -1,11 +1,13 @@
-// After a start: the prefixes that earlier processes kept come from the archive into free memory, those used last first, each
-// from the prompt's beginning on. The first prompts find them there instead of waiting for the disk, and how fast it is
-// read is known by then (kvstore/kept/read_meter.h).
+// After a start, brings the prefixes that earlier processes kept from the archive into free memory,
+// the most recently used first, each from the beginning of its prompt. The first prompts find them
+// there instead of waiting for the disk, and by then it is known how fast the disk is
+// (kvstore/kept/read_meter.h).
 //
-// Nothing gives way to them: what is warmed up takes memory that nothing else has asked for, and is the first to go. It ends
-// when that is full, when all are there, or with a disk that does not answer.
+// Nothing gives way to them: they take memory that nothing else has asked for, and are the first to
+// go. Warming up ends when that memory is full, when all are there, or when the disk does not
+// answer.
 //
-// Threads: one, that tends the store. The lock is held for bookkeeping alone.
+// Threads: only the one that tends the store. The lock is held for bookkeeping only.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +24,19 @@ namespace millrace::kvstore {
 
 class WarmUp {
  public:
-  // All outlive it; `mutex`, the store's lock, guards `residency` and `cache`. A column has `num_rows` pages.
+  // All arguments outlive it; `mutex`, the store's lock, guards `residency` and `cache`. A column
+  // has `num_rows` pages.
   WarmUp(ColumnKeeper& keeper, const Residency& residency, const PrefixCache& cache,
          std::mutex& mutex, int64_t num_rows);
 
-  // Brings a few columns, and waits for the disk for a second at most. False: it has ended.
+  // Brings a few columns, and waits for the disk for a second at most. False once it has ended.
   bool next();
 
  private:
-  // The next ones, all used by one request, for which there is room. Those that are there already, or kept no more, are
-  // passed over.
+  // The next columns, as many as there is room for, all last used by one request. Skips those that
+  // are in the cache already or no longer kept.
   std::vector<PageContentKey> take();
-  // With or without the next ones.
+  // Decides whether to go on after a failure, and with what.
   void go_on_after(const Error& failure, bool has_brought);
   void end();
 
@@ -42,7 +45,7 @@ class WarmUp {
   const PrefixCache& cache_;
   std::mutex& mutex_;
   const int64_t num_rows_;
-  std::vector<PrefixArchive::Use> left_;  // the next one last
+  std::vector<PrefixArchive::Use> left_;  // the next one is last
   int64_t num_columns_ = 0;               // brought
 };
 

@@ -1,6 +1,6 @@
-// Pages in order of worth, the least first or the best: an indexed binary heap of fixed capacity. An
-// entry knows its place (queue_index), so any of them can leave or change worth in O(log n), and
-// nothing is allocated after construction.
+// Pages in order of worth, either the least or the best first: an indexed binary heap of fixed
+// capacity. An entry knows its place (queue_index), so any entry can leave or change worth in O(log
+// n), and nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace millrace::kvstore {
 
-// Worth less: by priority, and between equals the older request.
+// Whether `a` is worth less than `b`: by priority, and between equals the older request is worth
+// less.
 bool worth_less(const PageEntry& a, const PageEntry& b);
 
 class EvictionQueue {
@@ -25,11 +26,11 @@ class EvictionQueue {
 
   void insert(PageEntry& page);
   void remove(PageEntry& page);
-  // After the priority of a page in this queue changed.
+  // To be called after the priority of a page in this queue has changed.
   void restore_order(PageEntry& page);
 
   PageEntry& front() const { return *heap_.front(); }
-  // Some page from the other end's half: a leaf comes after its ancestors.
+  // Some page from the half at the other end: a leaf comes after its ancestors.
   PageEntry& back() const { return *heap_.back(); }
 
  private:

@@ -1,4 +1,4 @@
-// A page by its place, its size and its digest.
+// A page's place, size and digest.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using millrace::kNumTiers;
 using millrace::PerTier;
 using millrace::Tier;
 
-// What the store itself notes of a page, PageEntry: a bound.
+// Upper bound of the store's own record of a page, PageEntry.
 inline constexpr int64_t kPageEntryBytes = 64;
 
 struct KvGeometry {
@@ -26,14 +26,14 @@ struct KvGeometry {
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;  // as layers come from the engine, and as prefixes go back to it
   int32_t page_tokens = kPageTokens;
-  // Of pages in 8-bit floats, by layer; null where pages are in `dtype`.
+  // Scales of pages in 8-bit floats, by layer; null if pages are in `dtype`.
   std::shared_ptr<const KvScales> float8 = nullptr;
 
-  // Of K or V as the page has it.
+  // Of an element of K or V as it is stored.
   int64_t element_bytes() const { return float8 ? 1 : dtype_bytes(dtype); }
   int64_t page_bytes() const { return 2ll * page_tokens * head_dim * element_bytes(); }
   int64_t digest_bytes() const { return 3ll * head_dim * int64_t{sizeof(float)}; }
-  // Host memory that a page takes besides its bytes, whatever tier they are in.
+  // Host memory that a page takes besides its bytes, whichever tier they are in.
   int64_t record_bytes() const { return digest_bytes() + kPageEntryBytes; }
   bool operator==(const KvGeometry&) const = default;
 };
@@ -47,8 +47,8 @@ struct PageKey {
   bool operator==(const PageKey&) const = default;
 };
 
-// Layers [first_layer, first_layer + num_layers) of kv heads [first_kv_head, ...). Heads count in the
-// model.
+// Layers [first_layer, first_layer + num_layers) of kv heads [first_kv_head, ...). Heads count in
+// the model.
 struct HeadBlock {
   int32_t first_layer = 0;
   int32_t num_layers = 0;
@@ -56,7 +56,8 @@ struct HeadBlock {
   int32_t num_kv_heads = 0;
 };
 
-// Bounds of a page's keys, [head_dim] each (kernels/api/digest.h); of several pages, [pages, head_dim].
+// Bounds of a page's keys, [head_dim] each (kernels/api/digest.h); for several pages, [pages,
+// head_dim].
 struct PageDigest {
   std::span<const float> min;
   std::span<const float> max;

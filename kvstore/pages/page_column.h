@@ -1,7 +1,8 @@
-// One page of a prompt in all layers and kv heads of this rank: what requests share, what the
-// prefix cache names and evicts. A request that computes pages makes their columns; others that begin
-// with the same tokens hold them too. Its records live as long as somebody holds it, the cache
-// included. What an entry says is guarded by the lock of the store (tiered_kv_store.h).
+// One page of a prompt in all layers and kv heads of this rank: the unit that requests share, and
+// that the prefix cache names and evicts. A request that computes pages makes their columns;
+// requests that begin with the same tokens hold them too. A column's records live as long as
+// anybody holds it, including the cache. The store's lock guards the fields of its entries
+// (tiered_kv_store.h).
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ static_assert(sizeof(PageEntry) <= kPageEntryBytes);
 
 class PageColumn : public std::enable_shared_from_this<PageColumn> {
  public:
-  // Of the request that will write it. `sequence` grows with every request of the store: of pages
-  // equal in all else, those of the older request leave the device first.
+  // For the request that will write it. `sequence` grows with every request of the store: among
+  // pages equal in all else, those of the older request leave the device first.
   PageColumn(std::string request_id, const KvGeometry& geometry, int64_t page,
              int64_t num_prompt_pages, int64_t sequence);
   PageColumn(const PageColumn&) = delete;
@@ -69,7 +70,7 @@ class PageColumn : public std::enable_shared_from_this<PageColumn> {
   PageEntry& entry(int64_t row) { return entries_[static_cast<size_t>(row)]; }
   int64_t row_of(const PageEntry& entry) const { return &entry - entries_.data(); }
   PageKey key_of(const PageEntry& entry) const;
-  // [3, head_dim]: min, max, radius. Of a page that is not written, anything.
+  // [3, head_dim]: min, max, radius. Undefined for a page that is not written.
   std::span<float> digest_of(const PageEntry& entry);
   // Of all entries.
   std::span<float> digests();
@@ -88,8 +89,9 @@ class PageColumn : public std::enable_shared_from_this<PageColumn> {
   int64_t page_;
   int64_t sequence_;
   std::vector<PageEntry> entries_;
-  // [entries, 3, head_dim], in the budget of the host tier. Not initialised: it is the writers who
-  // touch it first, many threads beside the computing, and not who begins the request.
+  // [entries, 3, head_dim], in the budget of the host tier. Not initialised, so that the writers
+  // touch it first, on many threads while others compute, and not the thread that begins the
+  // request.
   AlignedBuffer digests_;
 };
 

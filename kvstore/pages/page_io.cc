@@ -26,7 +26,7 @@ Result<void> PageIo::write_many(std::span<const PageSlots> slots, std::span<cons
   std::vector<int64_t> run;
   Result<void> all;
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
-    // Runs of pages that have a slot there: all, mostly.
+    // Runs of consecutive pages that have a slot in this tier: usually all.
     for (size_t first = 0; first < slots.size(); first += std::max<size_t>(1, run.size())) {
       run.clear();
       for (size_t i = first; i < slots.size() && slots[i].has(tier); ++i) {

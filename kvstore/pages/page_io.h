@@ -1,5 +1,5 @@
-// Bytes of pages in and out of the tiers. Holds the memory of all three; knows no lock and no
-// bookkeeping: the caller owns the slots it names.
+// Moves bytes of pages in and out of the tiers. Holds the memory of all three. Takes no lock and
+// keeps no books: the caller owns the slots it names.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace millrace::kvstore {
 
-// No tier: no memory and 0 slots. Device and host memory hold max_slots from the start, the disk
-// none.
+// A tier that is not used has no memory and 0 slots. Device and host memory hold max_slots from the
+// start, the disk none.
 struct TierStorage {
   std::unique_ptr<SlotMemory> memory;
   int64_t max_slots = 0;
@@ -28,13 +28,13 @@ class PageIo {
   std::array<int64_t, kNumTiers> max_slots() const;
   int64_t page_bytes() const { return page_bytes_; }
 
-  // Into every slot named.
+  // Writes into every slot named.
   Result<void> write(const PageSlots& slots, std::span<const std::byte> bytes);
-  // Several pages, one after the other in `bytes`, each into its slots. On an error, the first, failed[i] is 1
-  // for pages that are not written.
+  // Writes several pages, one after the other in `bytes`, each into its slots. Returns the first
+  // error; failed[i] is 1 for pages that are not written.
   Result<void> write_many(std::span<const PageSlots> slots, std::span<const std::byte> bytes,
                           std::span<uint8_t> failed);
-  // The page in place; empty when its tier must be read.
+  // The page in place; empty if its tier must be read.
   std::span<const std::byte> address(Tier tier, int32_t slot) const;
   const std::byte* device_address(Tier tier, int32_t slot) const {
     return memory(tier).device_address(slot);
@@ -42,7 +42,7 @@ class PageIo {
   std::vector<const SharedMemory*> shared() const;
   std::optional<SharedDeviceMemory> shared_device() const;
   void prefault(int num_threads, const Prefault::Then& then);
-  // kCorrupt, with the page named, when the bytes do not have the checksum they were written with.
+  // kCorrupt, naming the page, if the bytes do not have the checksum they were written with.
   Result<void> read(Tier tier, int32_t slot, const PageEntry& page,
                     std::span<std::byte> bytes) const;
   Result<void> resize_disk(int64_t num_slots) { return memory(Tier::kDisk).resize(num_slots); }

@@ -65,7 +65,7 @@ Result<std::vector<PageEntry*>> PageTable::select(int32_t layer, int32_t kv_head
       return error(Errc::kInvalidArgument, "request '{}': page {} after {}; pages must ascend",
                    request_id_, pages[i], pages[i - 1]);
     }
-    // Side by side as a rule: no search.
+    // Pages are usually consecutive, which needs no search.
     if (next == pages_.end() || *next != pages[i]) {
       next = std::lower_bound(next, pages_.end(), pages[i]);
     }

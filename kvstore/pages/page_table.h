@@ -1,6 +1,6 @@
-// All pages of one request on this rank: the columns it holds, in the order of the prompt, and what
-// its last rows think of them. First those of a cached prefix, which it shares, then those that it
-// computes. Guarded by the lock of the store (tiered_kv_store.h).
+// All pages of one request on this rank: the columns it holds, in the order of the prompt, and how
+// its last rows score them. First come the columns of a cached prefix, which it shares, then those
+// that it computes. Guarded by the store's lock (tiered_kv_store.h).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace millrace::kvstore {
 
 class PageTable : public std::enable_shared_from_this<PageTable> {
  public:
-  // `prefix`: written, of pages before all of `pages`; the caller counts who holds them. `sequence`
-  // as of PageColumn.
+  // `prefix`: written columns of pages before all of `pages`; the caller counts who holds them.
+  // `sequence` as in PageColumn.
   PageTable(std::string request_id, const KvGeometry& geometry, int64_t num_tokens,
             std::span<const int64_t> pages, int64_t sequence,
             std::vector<std::shared_ptr<PageColumn>> prefix = {});
@@ -30,31 +30,31 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   std::span<const int64_t> pages() const { return pages_; }
   int64_t num_prompt_pages() const { return num_prompt_pages_; }
   std::span<const std::shared_ptr<PageColumn>> columns() const { return columns_; }
-  // Those that this request computes.
+  // The columns that this request computes.
   std::span<const std::shared_ptr<PageColumn>> own_columns() const {
     return columns().subspan(num_prefix_columns_);
   }
   int64_t num_entries() const { return std::ssize(columns_) * num_rows(); }
 
-  // kNotFound names what is outside: layer or kv head.
+  // kNotFound names what does not exist: the layer or the kv head.
   Result<int64_t> row_of(int32_t layer, int32_t kv_head) const;
-  // The row's pages, in the order of pages(); as row_of().
+  // The row's pages, in the order of pages(). Errors as row_of().
   Result<std::vector<PageEntry*>> head(int32_t layer, int32_t kv_head);
-  // The pages with these numbers, which ascend: kInvalidArgument where they do not or there is none.
-  // kNotFound names the first that this rank does not hold, or has dropped.
+  // The pages with these numbers, which must ascend: kInvalidArgument if they do not or there is
+  // none. kNotFound names the first that this rank does not hold or has dropped.
   Result<std::vector<PageEntry*>> select(int32_t layer, int32_t kv_head,
                                          std::span<const int64_t> pages);
-  // Of all pages of a row, in the order of pages().
+  // Scores of all pages of a row, in the order of pages().
   void set_scores(int64_t row, std::span<const float> scores);
   std::span<const float> scores(int64_t row) const;
   float score_of(const PageEntry& entry) const;
-  // Of a row's pages, that the request gives up: select() does not find them any more.
+  // The request gives up a page of a row: select() no longer finds it.
   void drop(const PageEntry& entry);
   bool is_dropped(int64_t row, int64_t place) const {
     return !dropped_.empty() && dropped_[static_cast<size_t>(row * std::ssize(pages_) + place)];
   }
   int64_t num_dropped() const { return num_dropped_; }
-  // Of entries of one row. kUnavailable names the first that may not be read yet.
+  // For entries of one row. kUnavailable names the first that may not be read yet.
   Result<void> check_readable(std::span<PageEntry* const> entries) const;
 
   // Guarded by the store's lock like the entries.

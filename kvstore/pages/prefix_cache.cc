@@ -71,7 +71,8 @@ std::shared_ptr<PageColumn> PrefixCache::give_way(PageColumn& column) {
   return remove(column);
 }
 
-// Few are passed over: pinned ones are being read, and those that a coming request uses are worth more than most.
+// Few columns are skipped: pinned ones are being read, and those that a coming request uses are
+// worth more than most.
 PageColumn* PrefixCache::first_to_go(int64_t before) const {
   const auto first = std::ranges::find_if(idle_, [before](auto* column) {
     return column->num_pins == 0 && column->retention.last_used() < before;

@@ -1,12 +1,13 @@
 // The columns of pages that stay for later prompts, by the key of their content
-// (common/content/page_keys.h), whether requests hold them or not. Those that nobody holds are idle,
-// and go where room is needed, the one worth least first (kvstore/rules/retention.h), in O(log n). A page never goes
-// before those that follow it.
+// (common/content/page_keys.h), whether requests hold them or not. Columns that nobody holds are
+// idle and give way when room is needed, the one worth least first (kvstore/rules/retention.h), in
+// O(log n). A page never goes before the pages that follow it.
 //
-// Ranks of a group decide on their own and alike: worth follows from the requests, which all see in the same order, and
-// from a clock that they agree on (advance_clock). So the same chains give way everywhere, each rank's pages of one down to
-// the same depth, but for the last few.
-// Not thread-safe: under the store's lock.
+// The ranks of a group decide on their own but alike: worth follows from the requests, which all
+// ranks see in the same order, and from a clock that they agree on (advance_clock). So the same
+// chains give way everywhere, and each rank's pages of a chain go down to the same depth, except
+// for the last few.
+// Not thread-safe: used under the store's lock.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +23,28 @@ class PrefixCache {
  public:
   // Null where there is none.
   PageColumn* find(const PageContentKey& key) const;
-  // No column is under the key, and a request holds this one.
+  // The key must have no column yet, and a request must hold this one.
   void insert(const PageContentKey& key, PageColumn& column);
-  // A request, the `sequence`-th, takes the column and lets it go. Of columns outside the cache too;
-  // let_go() says whether nobody holds it any more, the cache included.
+  // The `sequence`-th request takes the column, and later lets it go. Also for columns outside the
+  // cache; let_go() returns whether nobody holds the column any more, the cache included.
   void take(PageColumn& column, int64_t sequence);
   bool let_go(PageColumn& column);
-  // Used by a request that does not hold it.
+  // A request uses the column without holding it.
   void touch(PageColumn& column, int64_t sequence);
-  // What a column of a prompt took to compute, of those that it began with and those that it left.
+  // What a column of a prompt took to compute. For the columns that the prompt began with and those
+  // that it left.
   void raise_cost(PageColumn& column, double cost);
-  // It has no key from here on. The caller frees one that no request holds.
+  // The column has no key from here on. If no request holds it, the caller frees it.
   std::shared_ptr<PageColumn> remove(PageColumn& column);
-  // remove(), of one that makes room for others.
+  // remove() for a column that makes room for others.
   std::shared_ptr<PageColumn> give_way(PageColumn& column);
-  // The idle column to give up first, of those that were used before the `before`-th request; null where there is none
-  // that is not pinned.
+  // The idle column to give up first, among those last used before the `before`-th request; null if
+  // there is none that is not pinned.
   PageColumn* first_to_go(int64_t before) const;
 
-  // What gave way so far was worth so much at most: where the clocks of a group's ranks should be.
+  // The highest worth that has given way so far: where the clocks of a group's ranks should be.
   double most_given_up() const { return most_given_up_; }
-  // From here on uses count from there. It never goes back.
+  // Uses count from this clock from here on. It never goes back.
   void advance_clock(double clock);
 
   int64_t num_columns() const { return std::ssize(columns_); }
@@ -53,7 +55,7 @@ class PrefixCache {
   struct GoesFirst {
     bool operator()(const PageColumn* a, const PageColumn* b) const;
   };
-  // `change` makes it worth more.
+  // `change` makes the column worth more.
   template <typename Change>
   void revalue(PageColumn& column, const Change& change);
 

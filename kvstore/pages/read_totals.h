@@ -1,4 +1,4 @@
-// How much was read from somewhere, and the time it took.
+// How much was read from a tier or file, and how long it took.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ namespace {
 // Room for the one move that is under way at a time. With a single tier nothing moves.
 constexpr int64_t kTransitSlots = 1;
 
-// Not where its column, or it alone, is being given up.
+// A page whose column is being given up, or that is being given up itself, may not move.
 bool may_move(const PageEntry& page) {
   return !page.column->dead && page.state == PageState::kWritten && page.pins == 0;
 }
@@ -72,7 +72,7 @@ void Residency::unreserve(int64_t num_pages) {
 }
 
 // In order: a free device slot, the device slot of a clean page worth less, the host, the disk. The
-// second copy of a page gives way to a page that has no other home.
+// second copy of a page gives way to a page that has no copy elsewhere.
 PageSlots Residency::take_for_write(const PageEntry& page) {
   PageSlots slots;
   unreserve(1);
@@ -176,7 +176,7 @@ std::optional<PageMove> Residency::plan_warming(PageEntry& page, Takes takes) {
   }
   int32_t slot = take_host_slot(page);
   if (slot == kNoSlot && takes == Takes::kPlaces) {
-    // Those with a copy on disk give their place before (take_host_slot).
+    // Pages with a copy on disk give up their place first (take_host_slot).
     PageEntry* const least = first_unpinned(host_);
     // The scores of a page that is being written come a moment later.
     if (least == nullptr || !(least->scored || least->column->sealed) ||
@@ -308,8 +308,9 @@ void Residency::drop_copy(PageEntry& page, Tier tier) {
   enqueue(page);
 }
 
-// A page high in worth gives its host copy: it will be the last to be evicted from the device. One
-// that is on disk too gives its own to a page worth more.
+// The clean page of highest worth gives up its host copy, because it will be the last to be evicted
+// from the device. Otherwise a page that is also on disk gives up its host copy to a page worth
+// more.
 int32_t Residency::take_host_slot(const PageEntry& page) {
   if (pool(Tier::kHost).free() == 0) {
     const EvictionQueue& clean = clean_.empty() ? pinned_clean_ : clean_;
@@ -323,7 +324,7 @@ int32_t Residency::take_host_slot(const PageEntry& page) {
   return pool(Tier::kHost).take();
 }
 
-// The copy of a page that will be the last to leave the host.
+// Drops, if need be, the disk copy of a page that will be the last to leave the host.
 int32_t Residency::take_disk_slot() {
   const EvictionQueue& backed = backed_.empty() ? pinned_backed_ : backed_;
   if (pool(Tier::kDisk).free() == 0 && !backed.empty()) drop_copy(backed.back(), Tier::kDisk);

@@ -11,7 +11,7 @@ namespace {
 // Ids of ended requests kept for error messages; at up to 256 bytes each, 1 MiB.
 constexpr size_t kMaxRemembered = 4096;
 
-// The clock never comes here.
+// A time that the clock never reaches.
 constexpr TimePoint kNoEnd = TimePoint::max();
 
 std::string_view name_of(LeaseEnd why) {
@@ -77,7 +77,7 @@ Result<void> LeaseTable::check(const std::string& request_id, const std::string&
 bool LeaseTable::knows(std::string_view lease_id) const {
   const auto now = clock_.now();
   bool known = false;
-  // All of them, always: no early end tells where a match is.
+  // Compares with all leases every time: ending early would tell where a match is.
   for (const auto& [request_id, lease] : leases_) {
     const bool same = same_secret(lease.id, lease_id);
     known |= same && now < lease.ends;

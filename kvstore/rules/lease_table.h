@@ -1,5 +1,5 @@
-// Who may read which request, and until when. One lease a request. Time comes from the Clock: a
-// lease past its end is refused even before the sweep finds it. Not thread-safe.
+// Who may read which request, and until when. Each request has one lease. Time comes from the
+// Clock: a lease past its end is refused even before expire_leases() finds it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,27 +26,28 @@ class LeaseTable {
   // Whether a lease of this length can be given: (0, kMaxLease].
   static Result<void> check_length(Duration length);
 
-  // A request of this id starts anew: how an earlier one ended no longer matters.
+  // A request with this id starts anew: how an earlier one ended no longer matters.
   void forget_end(const std::string& request_id);
 
-  // A lease without an end, of a request that is still being written; grant() gives it one.
+  // A lease without an end, for a request that is still being written; grant() gives it an end.
   void open(const std::string& request_id, const std::string& lease_id);
   bool holds(const std::string& request_id) const { return leases_.contains(request_id); }
-  // A lease that ends `length` from now. One that is open must have the same id.
+  // A lease that ends `length` from now. If one is open, it must have the same id.
   void grant(const std::string& request_id, const std::string& lease_id, Duration length);
-  // kNotFound, and in words: never known, not sealed, foreign, expired, released or aborted.
-  // `ago`: as it was so long ago.
+  // kNotFound, and the message says why: never known, not sealed, foreign, expired, released or
+  // aborted. `ago`: checks as of this long ago.
   Result<void> check(const std::string& request_id, const std::string& lease_id,
                      Duration ago = Duration::zero()) const;
-  // Whether any request may be read by this lease, now.
+  // Whether any request may be read under this lease now.
   bool knows(std::string_view lease_id) const;
-  // Counts `length` from now. `waited`: since it was asked for; what had not ended then has not ended.
+  // The lease then ends `length` from now. `waited`: time since the renewal was asked for; a lease
+  // that had not ended then counts as not ended.
   Result<void> renew(const std::string& request_id, const std::string& lease_id, Duration length,
                      Duration waited);
 
   // Ends the lease, if there is one, and remembers how the request ended.
   void end(const std::string& request_id, LeaseEnd why);
-  // Requests whose lease is over and has not been ended.
+  // Requests whose lease is over and has not been ended yet.
   std::vector<std::string> expired_requests() const;
 
   int64_t active() const { return static_cast<int64_t>(leases_.size()); }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLeastShareOfBudget = 0.5;
 
-// Of a head's pages. Larger than any share of its mass, and smaller.
+// Marks among a head's shares: larger and smaller than any share of its mass.
 constexpr float kAlways = 2;
 constexpr float kTaken = -1;
 

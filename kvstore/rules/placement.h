@@ -1,5 +1,5 @@
 // What deserves faster memory: the pure policy. Pages are ranked; the byte budget cuts the ranking
-// where it ends (residency.h).
+// off (residency.h).
 //
 //   sinks       page 0 of the prompt, which every head attends to
 //   window      the last 2 pages of the prompt, which the next tokens attend to
@@ -7,8 +7,8 @@
 //   mass        the best pages by score until, with the forced ones, the head's mass reaches 0.95
 //   rest        all others, by score
 //
-// Scores count as shares of the head's sum over the pages of this rank: heads differ in scale, and
-// no rank knows the pages of the others.
+// Scores count as shares of the head's sum over the pages of this rank, because heads differ in
+// scale and no rank knows the pages of the others.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,16 @@ inline constexpr double kHeadMass = 0.95;
 // In rising order of worth.
 enum class Keep : uint8_t { kRest = 0, kMass, kFirstLayer, kWindow, kSink };
 
-// Pulled so often lately, a page counts as one that carries mass, whatever its score.
+// A page pulled this often lately counts as one that carries mass, whatever its score.
 inline constexpr uint8_t kRisingHits = 2;
-// More of them change nothing.
+// More hits than this change nothing.
 inline constexpr uint8_t kMaxHits = 15;
 
 struct PagePriority {
   Keep keep = Keep::kRest;
   float share = 0;            // of the head's score, [0, 1]; 0 while the page has none
-  bool carries_mass = false;  // among the fewest pages with kHeadMass, forced or not
-  uint8_t hits = 0;           // pulls, each counting half after a while (tiered_kv_store.h)
+  bool carries_mass = false;  // among the fewest pages that reach kHeadMass, forced or not
+  uint8_t hits = 0;           // pulls, each counting half after a while (read_path.h)
 
   Keep rank() const { return hits >= kRisingHits && keep < Keep::kMass ? Keep::kMass : keep; }
   float weight() const { return share * static_cast<float>(1 + hits); }
@@ -45,9 +45,9 @@ inline bool operator<(const PagePriority& a, const PagePriority& b) {
   return a.rank() != b.rank() ? a.rank() < b.rank() : a.weight() < b.weight();
 }
 
-// Whether `page` is worth so much more than `other` that it takes its place in memory, for a read
-// and a write: it carries mass, is forced or was pulled often, and `other` is of a lower rank or has
-// at most half its weight.
+// Whether `page` is worth so much more than `other` that taking its place in memory pays for a read
+// and a write: `page` carries mass, is forced or was pulled often, and `other` is of a lower rank
+// or has at most half its weight.
 bool displaces(const PagePriority& page, const PagePriority& other);
 
 // What is known of a page before it has a score; never kMass.

@@ -1,6 +1,6 @@
-// Slots in one file. The file is unlinked as soon as it is open: a process that dies, however it
-// dies, leaves nothing behind. Its blocks are allocated by resize(), so a full disk is found when
-// room is reserved and not in the middle of a request.
+// Slots in one file. The file is unlinked as soon as it is open, so a process leaves nothing
+// behind, however it dies. resize() allocates its blocks, so a full disk is found when room is
+// reserved and not in the middle of a request.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace millrace::kvstore {
 
 class DiskTier final : public SlotMemory {
  public:
-  // kIo when no file can be made in `directory`.
+  // kIo if no file can be created in `directory`.
   static Result<std::unique_ptr<DiskTier>> open(const std::string& directory, int64_t slot_bytes);
   ~DiskTier() override;
   DiskTier(const DiskTier&) = delete;

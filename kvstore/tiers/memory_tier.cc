@@ -22,7 +22,7 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::allocate(int64_t num_slots, int6
                  format_bytes(slot_bytes), format_bytes(bytes),
                  std::generic_category().message(errno));
   }
-  // Fewer page faults on first touch; a kernel without huge pages just says no.
+  // Fewer page faults on first touch; a kernel without huge pages refuses, which does no harm.
   madvise(base, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return std::unique_ptr<MemoryTier>(
       new MemoryTier(static_cast<std::byte*>(base), num_slots, slot_bytes));

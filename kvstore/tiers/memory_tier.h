@@ -11,10 +11,10 @@ namespace millrace::kvstore {
 
 class MemoryTier final : public SlotMemory {
  public:
-  // kExhausted when the operating system refuses the region.
+  // kExhausted if the operating system refuses the region.
   static Result<std::unique_ptr<MemoryTier>> allocate(int64_t num_slots, int64_t slot_bytes);
-  // The same in memory that other processes can map; of this process alone, with a warning in the
-  // log, where the system has none that is safe to share.
+  // The same in memory that other processes can map. If the system has none that is safe to share,
+  // the memory is private, with a warning in the log.
   static Result<std::unique_ptr<MemoryTier>> allocate_shared(int64_t num_slots, int64_t slot_bytes);
   ~MemoryTier() override;
   MemoryTier(const MemoryTier&) = delete;
@@ -25,7 +25,7 @@ class MemoryTier final : public SlotMemory {
   Result<void> write(int64_t slot, std::span<const std::byte> bytes) override;
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override;
   std::span<const std::byte> address(int64_t slot) const override;
-  // In the order of the slots.
+  // Proceeds in the order of the slots.
   void prefault(int num_threads, const Prefault::Then& then) override;
   const SharedMemory* shared() const override { return shared_ ? &*shared_ : nullptr; }
 
@@ -39,7 +39,7 @@ class MemoryTier final : public SlotMemory {
         slot_bytes_(slot_bytes) {}
   std::byte* at(int64_t slot) const;
 
-  std::optional<SharedMemory> shared_;  // owns what base_ points to, if it is there
+  std::optional<SharedMemory> shared_;  // if set, owns what base_ points to
   std::byte* base_;
   int64_t num_slots_;
   int64_t slot_bytes_;

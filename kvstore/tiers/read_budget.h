@@ -1,5 +1,5 @@
-// Host memory for pages that are read for a reader, from disk or a device that has its own: it is
-// taken per read and held until the pages are unpinned, which a slow reader decides.
+// Host memory for pages that are read for a reader, from disk or from a device with memory of its
+// own. It is taken per read and held until the pages are unpinned, which a slow reader may delay.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace millrace::kvstore {
 
 class ReadBudget;
 
-// Memory that counts against a budget, which outlives it.
+// Memory that counts against a budget. The budget outlives it.
 class ReadMemory {
  public:
   ReadMemory() = default;
@@ -40,7 +40,7 @@ class ReadBudget {
  public:
   explicit ReadBudget(int64_t num_bytes) : num_bytes_(num_bytes) {}
 
-  // kExhausted: those that read now hold what there is; kTooLarge: more than there ever is.
+  // kExhausted: current readers hold what there is; kTooLarge: more than there ever is.
   Result<ReadMemory> take(int64_t num_bytes);
 
  private:

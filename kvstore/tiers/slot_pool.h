@@ -1,5 +1,5 @@
 // Which slots of one tier are free. One pool serves all layers, heads and requests: a slot has no
-// history. Not thread-safe; memory is taken by grow() only.
+// history. Not thread-safe; only grow() allocates memory.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class SlotPool {
   // Forgets all slots; none may be in use.
   void clear();
 
-  // kNoSlot when none is free. The slot given back last comes first: it is the warmest in cache.
+  // kNoSlot if none is free. The slot given back last is taken first: it is the warmest in cache.
   int32_t take();
   void give(int32_t slot);
 
