@@ -1,7 +1,7 @@
-// One client pulls payloads from one server of the same host, one call at a time: bytes per second
-// per transport, payload size and number of pieces. 32 KiB pieces are what a KV page of 64 tokens,
-// 128 channels, K and V in 16 bits looks like. The server is a thread of this process; between two
-// processes the same lanes are used.
+// One client pulls payloads from one server on the same host, one call at a time. Measures bytes
+// per second for each transport, payload size and number of pieces. A piece of 32 KiB is a KV page
+// of 64 tokens and 128 channels, K and V, in 16 bits. The server is a thread of this process; two
+// processes would use the same lanes.
 #include <benchmark/benchmark.h>
 
 #include <charconv>

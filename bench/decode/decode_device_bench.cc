@@ -1,9 +1,12 @@
-// Decode steps of one GPU over a cache that it has prefilled itself: dense, progressive with all pages in
-// device memory, and progressive with slots for a share of them, without and with foresight.
+// Decode steps of one GPU over a cache that it has prefilled itself: dense; progressive with all
+// pages in device memory; and progressive with slots for only a share of the pages, with and
+// without foresight.
 //   decode_device_bench --model synthetic:llama-3-8b --device cuda [--tokens 131072] [--share 0.25]
 //     [--mass 0.98] [--steps 64] [--needle]
-// No ranks and no network: pages lie in page-locked host memory. Dense decoding chooses tokens, the others go
-// on with these. With --clustered there is no prefill: keys are made up, and the first run chooses tokens. Prints a line of JSON a run; a step is the median over the steps behind those that warm up.
+// No ranks and no network: pages lie in page-locked host memory. Dense decoding chooses the tokens,
+// and the other runs decode the same tokens. With --clustered there is no prefill: the keys are
+// made up, and the first run chooses the tokens. Prints a line of JSON for each run. A run's step
+// time is the median of its steps without the warm-up.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -96,7 +99,7 @@ class Bench {
         }
       }
     }
-    // The first again: how much a step's time varies.
+    // Repeats the first measurement, to show how much a step's time varies.
     measure(options_.masses.front(), 1, false);
   }
 
@@ -124,8 +127,9 @@ class Bench {
     fmt::print(stderr, "pages and digests copied in {:.2f} s\n", copy.elapsed_s());
   }
 
-  // Instead of a prefill: the keys of a page lie about a centre of its own, at `distance` in each dimension, the
-  // keys half as far from it; values are noise. Digests tell such pages apart, queries are the model's own.
+  // Replaces a prefill. Each page has a centre at `distance` in each dimension, and its keys lie
+  // half as far around it; values are noise. Digests tell such pages apart. Queries are the model's
+  // own.
   void make_clustered_pages(float distance) {
     reference_.clear();
     first_token_ = prompt_.back();
@@ -187,7 +191,7 @@ class Bench {
     distance_ = distance;
   }
 
-  // Pages into page-locked memory, and their digests.
+  // Copies the pages into page-locked memory, and their digests.
   void take_pages(std::span<const kernels::KvSlab> slabs) {
     host_ = must(device_.allocate_host(shape_.all_pages() * shape_.page_bytes()));
     const int64_t pages = shape_.num_pages(), dim = shape_.head_dim;
@@ -320,7 +324,7 @@ class Bench {
                                   {"slots_bytes", slots * shape_.page_bytes()},
                                   {"fill_ms", complete_ms}},
                                  pages.get());
-    // Of clustered pages, which no dense decoding is tried on.
+    // With clustered pages there is no dense run to choose the tokens.
     if (reference_.empty()) reference_ = tokens;
   }
 
@@ -349,7 +353,7 @@ int run(Options& options) {
 int main(int argc, char** argv) {
   millrace::bench::Options options;
   options.rank.engine.end_process = millrace::worker::end_rank;
-  options.rank.crossover_tokens = 0;  // of plans that this program does not run
+  options.rank.crossover_tokens = 0;  // only matters for plans that this program does not run
   CLI::App app("Decode steps of a GPU over pages in its memory and behind it",
                "decode_device_bench");
   millrace::worker::add_rank_options(app, options.rank);

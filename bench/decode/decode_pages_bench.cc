@@ -1,9 +1,9 @@
-// Progressive attention beside dense attention and beside a fixed number of pages (Quest), on one
-// handed-over cache:
+// Compares progressive attention with dense attention, and with a fixed number of pages (Quest), on
+// one handed-over cache:
 //   decode_pages_bench --manifest response.json --model DIR [--tokens 32] [--mass 0.98 0.95]
-//   [--budget 0.25] [--order hot]
-// First dense attention chooses tokens. The others go on with these, so that each step's choice is
-// after the same tokens. Prints a line of JSON a run.
+//     [--budget 0.25] [--order hot]
+// Dense attention runs first and chooses the tokens. The other runs decode the same tokens, so that
+// each step chooses after the same text. Prints a line of JSON for each run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -31,14 +31,14 @@ struct Options {
   int32_t tokens = 32;
   std::vector<double> masses = {0.98};
   std::vector<double> budgets;  // shares of all pages
-  bool start = false;           // times to the first token
+  bool start = false;           // measure times to the first token
   bool skip_bound = false;
-  bool same_host = true;  // pages of ranks on this host are copied from their memory
+  bool same_host = true;  // copy pages of ranks on this host from their memory
   int repeats = 3;
 };
 
-// Quest (arXiv 2406.10774): the pages of the greatest bounds, as many for every head, the last page
-// among them. Here alone: the product has no number of pages.
+// Quest (arXiv 2406.10774): the pages with the greatest bounds, the same number for every head,
+// including the last page. Only this benchmark needs it: the product has no fixed number of pages.
 class TopPages final : public decode::PageRule {
  public:
   explicit TopPages(int64_t count) : count_(count) {}
@@ -51,7 +51,8 @@ class TopPages final : public decode::PageRule {
   const int64_t count_;
 };
 
-// As many for every head, in the order of progressive attention: what the threshold alone brings.
+// The same number of pages for every head, in the order of progressive attention: the difference
+// from it shows what the threshold alone brings.
 class TopRanked final : public decode::PageRule {
  public:
   explicit TopRanked(int64_t count) : count_(count) {}
@@ -189,7 +190,7 @@ class Bench {
     }
   }
 
-  // Two tokens: the prefill's, and the first that is decoded.
+  // Two tokens: the prefill's, and the first one that is decoded.
   void measure_start() {
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
       auto wanted = decode_options();

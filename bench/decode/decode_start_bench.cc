@@ -1,8 +1,8 @@
-// From a finished prefill to the first token that a GPU decodes: pages in the order of need, the hot ones first,
-// or the whole cache first. Ranks are threads of this process that prefilled on the CPU; pages come from their
-// host pools over a transport within the process.
+// Times from a finished prefill to the first token that a GPU decodes, with pages pulled in the
+// order of need, hot pages first, or the whole cache first. The ranks are threads of this process
+// and prefill on the CPU; pages come from their host pools over a transport within the process.
 //   decode_start_bench --model DIR [--tokens 32768] [--repeats 3]
-// Prints a line of JSON a run.
+// Prints a line of JSON for each run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -35,7 +35,7 @@ int run(int argc, char** argv) {
   app.add_option("--repeats", repeats);
   CLI11_PARSE(app, argc, argv);
   comm::LocalTransport transport;
-  testing::FakeClock clock;  // the lease does not end
+  testing::FakeClock clock;  // stands still, so the lease does not end
   Stopwatch watch;
   const auto prompt = testing::make_needle_prompt({.tokens = tokens, .records = 64, .queries = 64});
   const auto config = model::load_model_config(model);

@@ -1,15 +1,16 @@
-// Decoding with a share of each MLP's neurons beside dense decoding:
-//   mlp_share_bench --model DIR --predictor FILE --texts texts.jsonl [--prompt-tokens 256] [--shares 0.75 0.5]
-// A text's first tokens are computed densely, as a prefill would; of each later one it prints the mean
-// loss and how many choices are those of dense decoding, all after the same tokens. Neurons of each
-// layer but the first are
-//   predicted   decode/mlp
-//   oracle      those of greatest contribution, which are known when all have been computed
-//   prompt      the same for all tokens: those most active over the prompt, as in GRIFFIN
+// Compares decoding with a share of each MLP's neurons with dense decoding:
+//   mlp_share_bench --model DIR --predictor FILE --texts texts.jsonl [--prompt-tokens 256]
+//     [--shares 0.75 0.5]
+// The first tokens of a text are computed densely, as in a prefill. For the later tokens it prints
+// the mean loss and how many choices equal those of dense decoding, always after the same tokens.
+// Every layer but the first uses the neurons that are
+//   predicted   chosen by decode/mlp
+//   oracle      those with the greatest contribution, which is known only once all are computed
+//   prompt      the same for all tokens: the most active over the prompt, as in GRIFFIN
 //               (arXiv 2404.01365)
-//   random      other ones for each token
-// Times are of tokens by turns dense and predicted in one run, so that what else the machine does
-// meets both.
+//   random      drawn anew for each token
+// For times, dense and predicted tokens alternate in one run, so that other load on the machine
+// affects both alike.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -62,7 +63,7 @@ std::vector<std::vector<int32_t>> read_texts(const std::string& path) {
   return texts;
 }
 
-// Dense for the tokens of the prompt, then as the kind says.
+// Dense for the tokens of the prompt, then as the subclass says.
 class PartialMlp : public model::TokenMlp {
  public:
   explicit PartialMlp(int64_t prompt_tokens) : prompt_tokens_(prompt_tokens) {}
@@ -83,7 +84,7 @@ class PartialMlp : public model::TokenMlp {
   virtual bool dense() const { return token_ < prompt_tokens_; }
   virtual void begin(int32_t, const float*) {}
   virtual bool compute(int32_t layer, const float* hidden, float* out) = 0;
-  virtual void see(int32_t, const float*) {}  // of a layer that is computed densely
+  virtual void see(int32_t, const float*) {}  // called for a layer that is computed densely
 
  private:
   const int64_t prompt_tokens_;
@@ -104,7 +105,7 @@ class Predicted : public PartialMlp {
   PredictedMlp& mlp_;
 };
 
-// By turns: dense where the number of the token is even.
+// Alternates: tokens with an even number are dense.
 class ByTurns final : public Predicted {
  public:
   using Predicted::Predicted;
@@ -113,7 +114,7 @@ class ByTurns final : public Predicted {
   bool dense() const override { return Predicted::dense() || token() % 2 == 0; }
 };
 
-// What the other kinds share.
+// What the other kinds have in common.
 class Chosen : public PartialMlp {
  public:
   Chosen(int64_t prompt_tokens, SparseMlp& mlp, double share)
@@ -144,7 +145,7 @@ class Chosen : public PartialMlp {
   decode::TopNeurons top_;
 };
 
-// Norms of down's columns, [layers, neurons].
+// Norms of the columns of the down projection, [layers, neurons].
 std::vector<std::vector<float>> column_norms(const model::ModelWeights& weights) {
   std::vector<std::vector<float>> norms;
   for (const auto& layer : weights.layers) {
@@ -230,7 +231,7 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
-// Of all threads: what others do on the cores is not in it.
+// CPU time of all threads of this process: other load on the cores does not count.
 double processor_ms() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -267,8 +268,8 @@ class Bench {
  private:
   struct Pass {
     double nll = 0;               // mean over the judged tokens
-    std::vector<int32_t> tokens;  // chosen after each judged one
-    TokenTimes times;             // of each
+    std::vector<int32_t> tokens;  // the choice after each judged token
+    TokenTimes times;             // one for each judged token
   };
 
   std::unique_ptr<PredictedMlp> predicted(double share) const {
@@ -354,7 +355,7 @@ class Bench {
 
   void time_tokens() const {
     auto shares = options_.shares;
-    shares.insert(shares.begin(), 1.0);  // what other kernels make of all neurons
+    shares.insert(shares.begin(), 1.0);  // all neurons, by other kernels
     for (const double share : shares) {
       const auto mlp = predicted(share);
       ByTurns by_turns(options_.prompt_tokens, *mlp);

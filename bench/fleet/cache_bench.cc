@@ -1,10 +1,11 @@
-// How much computing the prefix cache of one group saves, by what gives way where it is full: the column worth least, by
-// what it cost, how often and when it was used (kvstore/rules/retention.h), or the one used least lately.
+// How much computation the prefix cache of one group saves, under two rules for what to drop when
+// it is full: the column with the least worth, by its cost, how often and when it was used
+// (kvstore/rules/retention.h), or the least recently used column.
 //   cache_bench
 //   cache_bench --trace conversation_trace.jsonl --density 0.1
-// Prints, for caches of some sizes, the share of the seconds of computing, and of tokens, that need not be computed. The
-// first fifth of the prompts fills the cache and does not count.
-// Exit status: 0; 2 the command line or the trace is wrong.
+// For caches of several sizes, prints the share of the computing time, and of the tokens, that is
+// saved. The first fifth of the prompts fills the cache and does not count. Exit status: 0 done; 2
+// the command line or the trace is wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +29,8 @@ using namespace millrace::bench;
 struct Arguments {
   std::string trace;
   MixShape mix;
-  // An 8B model's on an H100: 131,072 tokens in 3.34 s with nearly no attention, in 10.3 if dense (docs/performance.md).
+  // An 8B model on an H100: 131,072 tokens take 3.34 s with almost no attention, 10.3 s dense
+  // (docs/performance.md).
   double row_us = 25.5;
   double pair_ns = 0.81;
   double density = 1;
@@ -72,7 +74,7 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-// Of the first `num_tokens` rows of a prompt.
+// Time to compute the first `num_tokens` rows of a prompt.
 double seconds_of(const Arguments& arguments, int64_t num_tokens) {
   const auto rows = static_cast<double>(num_tokens);
   return 1e-6 * arguments.row_us * rows +
@@ -84,7 +86,7 @@ struct Saved {
   double tokens = 0;
 };
 
-// Shares of what all prompts but the first fifth are.
+// The saved shares of the total over all prompts but the first fifth.
 Saved play(const Arguments& arguments, const Trace& trace, SimulatedCache::Keeps keeps,
            int64_t max_keys) {
   SimulatedCache cache(keeps);

@@ -18,12 +18,12 @@ class EventQueue final : public Clock {
 
   TimePoint now() const override { return now_; }
   double now_s() const { return seconds(now_ - TimePoint(std::chrono::hours(1))); }
-  // Events of the same time run in the order in which they were planned.
+  // Events at the same time run in the order in which they were added.
   void after(double delay_s, Action action) {
     const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(delay_s));
     events_.push({now_ + delay, number_++, std::move(action)});
   }
-  // False if there is none left.
+  // False if no event is left.
   bool run_next() {
     if (events_.empty()) return false;
     const Event next = events_.top();
@@ -44,7 +44,7 @@ class EventQueue final : public Clock {
     Action action;
   };
 
-  TimePoint now_{std::chrono::hours(1)};  // not zero: a default TimePoint taken for a time shows
+  TimePoint now_{std::chrono::hours(1)};  // not zero: a default TimePoint shows
   int64_t number_ = 0;
   std::priority_queue<Event> events_;
 };

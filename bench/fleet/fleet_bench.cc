@@ -1,11 +1,12 @@
-// What a fleet of groups does with a trace of prompts: the coordinator's scheduler, with groups that
-// take as long as measured ones.
+// What a fleet of groups does with a trace of prompts. It runs the coordinator's scheduler with
+// simulated groups that take as long as measured ones.
 //   fleet_bench --groups h200-cp4:8 --groups h200:32 --load 0.8 --requests 20000
-// Prints a table of waiting times for each order of the queue; of prompts that begin alike (--documents,
-// or a trace with hash_ids), without caches, with them, and with routing by what they hold; of groups of
-// several kinds, also with groups chosen by room. With --fails-first: what a fleet of these groups, and of
-// twice as many, and so on, runs out of as load grows.
-// Exit status: 0; 2 the command line, the times or the trace are wrong.
+// Prints a table of waiting times for each order of the queue. If prompts share beginnings
+// (--documents, or a trace with hash_ids): without caches, with caches, and with routing by what
+// they hold. If the groups are of several kinds: also with groups chosen by room. With
+// --fails-first, it prints what runs out first as load grows, in this fleet, in one of twice as
+// many groups, and so on. Exit status: 0 done; 2 the command line, the times or the trace are
+// wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +30,7 @@ using namespace millrace::bench;
 using coordinator::GroupOrder;
 using coordinator::QueueOrder;
 
-// Loads of --fails-first, and how long the trace of a large fleet is at least.
+// The loads that --fails-first tries, and the shortest trace of a large fleet.
 constexpr double kLeastLoad = 0.5;
 constexpr double kLoadStep = 0.1;
 constexpr double kMostLoad = 1.5;
@@ -51,7 +52,7 @@ struct Arguments {
   FleetOptions fleet;
 };
 
-// What one run has and another has not.
+// How the runs differ.
 struct Setup {
   const char* name;
   QueueOrder order = QueueOrder::kFair;
@@ -147,7 +148,7 @@ Result<void> add_groups(const std::string& text, const std::map<std::string, Gro
   return {};
 }
 
-// Prompts a second that would keep all groups busy.
+// The prompts a second that would keep all groups busy.
 double capacity(const FleetOptions& fleet, const std::map<std::string, GroupTimes>& times,
                 TraceShape shape) {
   shape.num_requests = std::max<int64_t>(shape.num_requests, 10'000);
@@ -224,7 +225,7 @@ FirstLimits find_limits(const Arguments& arguments, const FleetOptions& fleet,
   return limits;
 }
 
-// A row a fleet, until it has more than --most-gpus.
+// A row for each fleet, until a fleet has more than --most-gpus.
 void print_limits(const Arguments& arguments, const std::map<std::string, GroupTimes>& times) {
   fmt::print("{:>6} {:>7}", "GPUs", "groups");
   for (const auto name : kLimitNames) fmt::print(" {:>9}", name);

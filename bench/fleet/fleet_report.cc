@@ -23,7 +23,7 @@ constexpr std::array<Lengths, 5> kLengths = {{{"under 8K", 0, 8 << 10},
                                               {"over 256K", 256 << 10, kLongest},
                                               {"all", 0, kLongest}}};
 
-// The least value that `share` of the values do not exceed.
+// The smallest value that at least `share` of the values do not exceed.
 double quantile(const std::vector<double>& sorted, double share) {
   if (sorted.empty()) return 0;
   const auto rank = std::ceil(share * static_cast<double>(sorted.size()));

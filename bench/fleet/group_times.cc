@@ -22,7 +22,7 @@ std::vector<double> numbers_of(const json::object& object, std::string_view name
   return out;
 }
 
-// -1 where it is something else.
+// -1 if the value is not such an integer.
 int64_t integer_of(const json::object& object, std::string_view name, int64_t if_missing) {
   const json::value* value = object.if_contains(name);
   if (value == nullptr) return if_missing;
@@ -47,7 +47,7 @@ double GroupTimes::seconds_of(int64_t num_tokens) const {
   while (i + 1 < tokens.size() && tokens[i] < static_cast<double>(num_tokens)) ++i;
   const double from = std::log(tokens[i - 1]);
   const double share = (length - from) / (std::log(tokens[i]) - from);
-  // Times grow by at least nothing: a fraction of the shortest is overhead.
+  // Times never fall as lengths grow: part of the shortest time is overhead.
   return seconds[i - 1] * std::pow(seconds[i] / seconds[i - 1], std::max(share, 0.0));
 }
 

@@ -15,7 +15,7 @@ using Keys = std::vector<uint64_t>;
 
 constexpr size_t kNumSystemPrompts = 5;
 constexpr int64_t kSystemKeys = 4;
-// Conversations that are likely to go on.
+// The mean distance, in conversations, from the newest one to one that goes on.
 constexpr double kLateChats = 40;
 
 class Drawer {
@@ -37,7 +37,7 @@ class Drawer {
   }
 
  private:
-  // Not std's distributions, which differ between libraries.
+  // std's distributions differ between libraries.
   double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
   double exponential(double mean) { return -mean * std::log(1 - uniform()); }
   size_t below(size_t end) { return static_cast<size_t>(uniform() * static_cast<double>(end)); }

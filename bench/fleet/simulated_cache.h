@@ -1,6 +1,7 @@
-// The prefix cache of a simulated group: beginnings of prompts, by their keys, of 512 tokens each. What gives way is what
-// would in kvstore/pages/prefix_cache.h, by the same arithmetic (kvstore/rules/retention.h), or, for comparison, the ones
-// used least lately, of these the deepest. One thread.
+// The prefix cache of a simulated group. It holds the keys of prompts' beginnings; each key stands
+// for 512 tokens. It drops what kvstore/pages/prefix_cache.h would drop, by the same arithmetic
+// (kvstore/rules/retention.h), or, for comparison, the least recently used keys, the deepest first.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,17 @@ class SimulatedCache {
   enum class Keeps { kWorth, kLatest };
   explicit SimulatedCache(Keeps keeps = Keeps::kWorth) : keeps_(keeps) {}
 
-  // How many of the prompt's keys, from the first on, are there. They count as used now.
+  // How many of the prompt's keys, counted from the first, are in the cache. They count as used
+  // now.
   int64_t use(std::span<const uint64_t> keys);
-  // All of them are there from now on, at this cost (1 or more) of a key; returns those that were not.
+  // Adds all of the keys, each at this cost (1 or more). Returns those that were not there before.
   std::vector<uint64_t> add(std::span<const uint64_t> keys, double cost);
-  // What goes, where only so many may stay.
+  // Drops keys until no more than `max_keys` are left. Returns the dropped keys.
   std::vector<uint64_t> shrink(int64_t max_keys);
   int64_t num_keys() const { return std::ssize(places_); }
 
  private:
-  // (worth, last use, -depth, key): ascending as they go.
+  // (worth, last use, -depth, key), ascending in the order in which they are dropped.
   using Place = std::tuple<double, int64_t, int64_t, uint64_t>;
   struct Key {
     kvstore::Retention retention;

@@ -76,7 +76,7 @@ void SimulatedGroup::prefill(const protocol::PrefillRequest& request) {
   running_ ? preempt(*std::move(run)) : this->run(*std::move(run));
 }
 
-// All are answered when the slowest has ended.
+// All are answered when the slowest ends.
 void SimulatedGroup::prefill_side_by_side(const protocol::PrefillsSideBySide& message) {
   std::vector<Run> runs;
   double took_s = 0;
@@ -130,7 +130,7 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
   done.mutable_manifest()->set_lease_id(lease);
   done.mutable_manifest()->set_lease_ms(request.options().lease_ms());
   const double now_s = events_.now_s();
-  // In microseconds a token: more than 1.
+  // In microseconds a token, so that it is more than 1.
   const double cost = 1e6 * times_.seconds_of(num_tokens) / static_cast<double>(num_tokens);
   return Run{.done = std::move(envelope),
              .keys = std::move(keys),
@@ -139,8 +139,8 @@ std::optional<SimulatedGroup::Run> SimulatedGroup::begin(const protocol::Prefill
              .ends_s = now_s + took_s};
 }
 
-// Rows behind a prefix take what they take in a whole prompt, and no less than as many alone; what is
-// cached has to be brought.
+// Rows behind a prefix take as long as in a whole prompt, and at least as long as the same number
+// of rows alone. Cached rows have to be loaded.
 double SimulatedGroup::seconds_of(int64_t num_tokens, int64_t cached_tokens, bool in_lane) const {
   const GroupTimes& times = in_lane ? *times_.lane : times_;
   if (cached_tokens == 0) return times.seconds_of(num_tokens);
@@ -207,7 +207,7 @@ double SimulatedGroup::set_aside(double for_s) {
   return layer_s - std::fmod(done_s, layer_s) + times_.layers_ahead * layer_s;
 }
 
-// Looks again where another prompt came between meanwhile.
+// Checks again if another prompt ran between the layers in the meantime.
 void SimulatedGroup::end_when_due() {
   events_.after(running_->ends_s - events_.now_s(), [this] {
     constexpr double kRounding = 1e-6;

@@ -1,4 +1,4 @@
-// A worker group that takes its time from a table and computes nothing. One thread.
+// A worker group that takes its times from a table and computes nothing. One thread.
 #pragma once
 
 #include <functional>
@@ -18,19 +18,19 @@ namespace millrace::bench {
 struct SimulatedGroupOptions {
   std::string name;
   std::string kind;
-  int64_t pool_tokens = 4 << 20;      // its KV pools
-  int64_t max_preempting_tokens = 0;  // between two of its layers
-  int64_t side_by_side_tokens = 0;    // at once, where times of a lane are known
-  bool caches = false;                // what prompts begin with; the pools hold the latest
-  // At which cached pages come to where they are used. From the host's memory over PCIe 5.0, 50 GB/s,
-  // for an 8B model's 131 KB a token: assumed, not measured.
+  int64_t pool_tokens = 4 << 20;      // of its KV pools
+  int64_t max_preempting_tokens = 0;  // that may run between two of its layers
+  int64_t side_by_side_tokens = 0;    // at once; needs known times of a lane
+  bool caches = false;                // whether it caches prefixes; the pools hold the latest
+  // How fast cached pages are loaded. From host memory over PCIe 5.0 at 50 GB/s, for 131 KB a token
+  // of an 8B model: assumed, not measured.
   double load_tokens_per_s = 380'000;
 };
 
 class SimulatedGroup final : public coordinator::GroupLink {
  public:
   using Answer = std::function<void(const std::string& group, protocol::Envelope)>;
-  // Of a request, as its Arrival has them.
+  // The prefix keys of a request, as its Arrival has them.
   using PrefixKeys = std::function<std::span<const uint64_t>(const std::string& request_id)>;
 
   // `answer` is called by events, never from within send().
@@ -39,7 +39,7 @@ class SimulatedGroup final : public coordinator::GroupLink {
 
   protocol::Register description() const;
   const SimulatedGroupOptions& options() const { return options_; }
-  // Until now.
+  // Up to now.
   double busy_s() const;
 
   void send(const protocol::Envelope& envelope) override;
@@ -49,8 +49,8 @@ class SimulatedGroup final : public coordinator::GroupLink {
  private:
   struct Run {
     protocol::Envelope done;
-    std::vector<uint64_t> keys;  // of its beginnings, as they are cached
-    double cost = 1;             // of each of them
+    std::vector<uint64_t> keys;  // prefix keys of the prompt that are cached
+    double cost = 1;             // of each key
     double began_s = 0;
     double ends_s = 0;
     double set_aside_s = 0;
@@ -58,17 +58,17 @@ class SimulatedGroup final : public coordinator::GroupLink {
 
   void prefill(const protocol::PrefillRequest& request);
   void prefill_side_by_side(const protocol::PrefillsSideBySide& message);
-  // None where the pools are full, which is answered.
+  // None if the pools are full; the request is then answered with an error.
   std::optional<Run> begin(const protocol::PrefillRequest& request, bool in_lane);
   double seconds_of(int64_t num_tokens, int64_t cached_tokens, bool in_lane) const;
-  // What the prompt that begins now takes besides, as another has just ended.
+  // The extra time of a prompt that begins now because another has just ended.
   double between_s() const;
   std::vector<uint64_t> stored_keys(const protocol::PrefillRequest& request) const;
   void finish(const Run& run);
   void run(Run run);
-  // Between two layers of what runs.
+  // Runs it between two layers of the running prompt.
   void preempt(Run run);
-  // What runs is set aside for so long; seconds until then.
+  // Sets the running prompt aside for this long. Returns the seconds until then.
   double set_aside(double for_s);
   void end_when_due();
   void release(const std::string& lease_id);

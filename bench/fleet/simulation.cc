@@ -8,7 +8,7 @@ namespace millrace::bench {
 
 namespace {
 
-constexpr double kTickS = 0.25;  // as the server
+constexpr double kTickS = 0.25;  // as in the server
 
 }  // namespace
 

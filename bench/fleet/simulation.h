@@ -1,7 +1,7 @@
 // The coordinator's own Scheduler over simulated groups, clients and time. One thread.
 //
-// Clients send their prompts by a trace, pull each cache at a given rate as soon as it is done, and
-// release it. What is left out: the network, parsing, faults, tiers of the cache.
+// Clients send the prompts of a trace, pull each cache at a given rate as soon as it is done, and
+// release it. The simulation leaves out the network, parsing, faults and tiers of the cache.
 #pragma once
 
 #include <map>
@@ -36,12 +36,12 @@ struct Outcome {
 
 class Simulation {
  public:
-  // `times` by kind of group; must have those of all groups, and outlive this.
+  // `times`: by kind of group. It must have the kinds of all groups, and outlive this.
   Simulation(const FleetOptions& options, const std::map<std::string, GroupTimes>& times);
 
-  // One outcome for each arrival, in its order.
+  // One outcome for each arrival, in the order of arrivals.
   std::vector<Outcome> run(const Trace& trace);
-  // Of all groups since the beginning, by their number and time: 0 to 1.
+  // The share of all groups' time that they have been busy since the beginning, 0 to 1.
   double utilisation() const;
   int num_gpus() const { return num_gpus_; }
 

@@ -20,10 +20,11 @@ namespace {
 namespace json = boost::json;
 
 constexpr int64_t kMaxTokens = 16 << 20;
-// A week: the scheduler looks at its groups several times in each simulated second.
+// A week. The scheduler looks at its groups several times in each simulated second, so longer
+// traces would take too long.
 constexpr double kLatestS = 7 * 24 * 3600;
 
-// Share of prompts that are shorter.
+// The share of prompts that are shorter than `tokens`.
 struct Quantile {
   double share;
   double tokens;
@@ -42,14 +43,14 @@ Result<void> read_hash_ids(const json::object& object, Arrival& arrival) {
   if (!ids->is_array()) return error(Errc::kInvalidArgument, "hash_ids must be an array");
   for (const json::value& id : ids->as_array()) {
     if (!id.is_int64()) return error(Errc::kInvalidArgument, "hash_ids must be integers");
-    // Mooncake numbers the last, partial run as well.
+    // Mooncake also numbers the last, partial run.
     if (std::ssize(arrival.prefix_keys) == arrival.num_tokens / kPrefixKeyTokens) break;
     arrival.prefix_keys.push_back(static_cast<uint64_t>(id.as_int64()));
   }
   return {};
 }
 
-// Of a prompt whose first `shared_tokens` are a document's.
+// Keys of a prompt whose first `shared_tokens` are those of a document.
 std::vector<uint64_t> keys_of(int64_t num_tokens, int64_t shared_tokens, uint64_t document,
                               uint64_t prompt) {
   std::vector<uint64_t> keys;
@@ -140,7 +141,7 @@ Result<Trace> read_trace(const std::string& path) {
 
 Trace draw_trace(const TraceShape& shape) {
   std::mt19937_64 random(shape.seed);
-  // Not std's distributions, which differ between libraries.
+  // std's distributions differ between libraries.
   const auto uniform = [&random] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   Trace trace;
   double at_s = 0;

@@ -10,43 +10,44 @@
 namespace millrace::bench {
 
 struct Arrival {
-  double at_s = 0;  // from the first one; a trace is in this order
+  double at_s = 0;  // since the first one; a trace is in this order
   int64_t num_tokens = 0;
   std::string owner;
   int32_t priority = 0;
   std::vector<uint64_t>
-      prefix_keys;  // of its first 512 tokens, 1,024, ...; none: it shares nothing
+      prefix_keys;  // of its first 512 tokens, 1,024, ...; empty: it shares nothing
 };
 
 using Trace = std::vector<Arrival>;
 
-// A file of one JSON object a line. Either {"at_s": 0.25, "tokens": 67000, "owner": "a", "priority": 1}, the last
-// two optional, or the format of Mooncake's published traces, {"timestamp": 250, "input_length": 67000,
-// ...}, in milliseconds. Both may have "hash_ids": numbers of the prompt's beginnings, each 512 tokens
-// longer than the one before, equal where these are. Anything else is an error that names the line.
+// Reads a file of one JSON object a line. It is either {"at_s": 0.25, "tokens": 67000, "owner":
+// "a", "priority": 1}, the last two optional, or the format of Mooncake's published traces,
+// {"timestamp": 250, "input_length": 67000, ...}, in milliseconds. Both may have "hash_ids":
+// numbers of the prompt's beginnings, each 512 tokens longer than the one before; equal numbers
+// mean equal beginnings. Anything else is an error that names the line.
 Result<Trace> read_trace(const std::string& path);
 
 struct TraceShape {
   int64_t num_requests = 10'000;
   double requests_per_s = 1;
-  int num_owners = 1;  // who send equally often
+  int num_owners = 1;  // each sends equally often
   uint64_t seed = 1;
-  // Prompts begin with documents: so much of each is one's first tokens, the rest its own. Which of them
-  // is drawn evenly. 0: they share nothing.
+  // Each prompt begins with a document, drawn evenly from this many. `shared` of the prompt are the
+  // document's first tokens, the rest is its own. 0: prompts share nothing.
   int num_documents = 0;
   double shared = 0.95;
 };
 
-// Poisson arrivals; lengths as services for long prompts report them: 18 % under 8K tokens, a median of
-// 67K, 53 % of at least 64K, 3.5 % over 256K, the longest a million; between these points the
-// logarithm of the length is uniform.
+// Poisson arrivals. Lengths are as services for long prompts report them: 18 % under 8K tokens, a
+// median of 67K, 53 % of at least 64K, 3.5 % over 256K, the longest a million. Between these points
+// the logarithm of the length is uniform.
 Trace draw_trace(const TraceShape& shape);
 
-// Which of these lengths so large a share of prompts does not reach.
+// The length that this share of prompts stay below.
 int64_t length_at(double share);
 
-// Share of the tokens that an earlier prompt had begun with, in steps of 512 tokens: what a cache would
-// find that knew everything and was never full.
+// The share of tokens that an earlier prompt began with, in steps of 512 tokens: what a cache that
+// knows everything and is never full would find.
 double share_seen_before(const Trace& trace);
 
 }  // namespace millrace::bench

@@ -1,5 +1,6 @@
-// Dense against sparse attention on one layer's heads, and both against the multiply-add peak of
-// the same machine in the same run. Index building is not part of it: bench/prefill has the whole.
+// Dense and sparse attention on the heads of one layer, both compared with the multiply-add peak of
+// the same machine in the same run. Index building is not included: bench/prefill measures the
+// whole.
 //
 //   kernels_attention_bench --tokens 32768 --query-heads 8 --kv-heads 2 --density 0.1
 #include <fmt/format.h>
@@ -49,7 +50,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The lists of one head, shared by all: an index in which every head points at the same.
+// An index in which every head points at the same lists.
 struct SharedIndex {
   std::vector<Band> bands;
   std::vector<int32_t> columns;
@@ -92,8 +93,8 @@ int64_t total_pairs(const HeadIndex& head, const std::vector<RowTile>& tiles, in
   return pairs;
 }
 
-// What vertical-slash finds, in shape: the forced offsets as one band, `num_slashes` lone diagonals
-// with random gaps, four columns per diagonal at random.
+// Lists with the shape of what vertical-slash finds: the forced offsets as one band, `num_slashes`
+// single diagonals with random gaps, and four random columns per diagonal.
 SharedIndex vertical_slash_index(int64_t num_tokens, int64_t num_slashes) {
   SharedIndex index;
   index.bands.push_back({.lo = 0, .hi = 99});

@@ -1,4 +1,4 @@
-// What benchmarks of multi-threaded kernels call seconds.
+// Which clock benchmarks of multi-threaded kernels use for seconds.
 #pragma once
 
 #include <ctime>
@@ -7,8 +7,8 @@ namespace millrace::bench {
 
 enum class BenchClock {
   kWall,
-  // CPU time of the process divided by its threads: for machines that others use at the same time.
-  // Blind to waiting, so it flatters what does not keep its threads busy.
+  // CPU time of the process divided by its number of threads, for machines that others use at the
+  // same time. It does not see waiting, so it flatters code that leaves its threads idle.
   kCpu,
 };
 

@@ -1,5 +1,5 @@
-// The row-wise operations per instruction set, in bytes read and written per second: to be held
-// against the memory bandwidth of the machine. One thread; rows of a 4096 wide model.
+// The row-wise operations under each instruction set, in bytes read and written per second, to be
+// compared with the machine's memory bandwidth. One thread; rows of a model with hidden size 4096.
 #include <benchmark/benchmark.h>
 
 #include <string>

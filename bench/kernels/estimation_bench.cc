@@ -1,5 +1,5 @@
-// What it costs to find out where a layer's heads should look: estimation and index building of
-// each pattern, all query heads of one rank.
+// The cost of finding out where a layer's heads should look: estimation and index building of each
+// pattern, for all query heads of one rank.
 //
 //   kernels_estimation_bench --tokens 32768 --query-heads 8 --kv-heads 2 --head-dim 128
 #include <fmt/format.h>
@@ -56,8 +56,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Q and K of one layer. Even: attention without structure, where selection has most to do.
-// Peaked: every row's mass is on the first key and a few of its own, as in many real heads.
+// Q and K of one layer. Even: attention has no structure, so selection has most to do. Peaked: the
+// mass of every row is on the first key and a few keys of its own, as in many real heads.
 class Layer {
  public:
   Layer(const LayerOptions& options, DType dtype, bool peaked)
@@ -89,8 +89,8 @@ class Layer {
   }
 
  private:
-  // Element 0 of a vector is what peaks are made of: 12 in every query, and in every key 0 but 12
-  // in the first.
+  // Element 0 of the vectors makes the peaks: it is 12 in every query and in the first key, and 0
+  // in all other keys.
   std::vector<std::byte> values(uint64_t seed, int32_t num_heads, bool peaked) const {
     const bool is_q = seed == 1;
     return layer_values(options_, num_heads, dtype_, [&](int64_t i) {
@@ -163,7 +163,8 @@ void print_line(const char* what, double ms, double density) {
   fmt::print("  {:<46} {:>9.2f} ms   density {:.3f}\n", what, ms, density);
 }
 
-// The operations of estimation on one layer, each timed; later ones read what earlier ones left.
+// The operations of estimation on one layer, each timed. Later ones read the results of earlier
+// ones.
 class Estimation {
  public:
   Estimation(const Options& options, const cpu::Context& context, DType dtype, bool peaked)

@@ -13,11 +13,11 @@ namespace {
 
 using kernels::cpu::SimdLevel;
 
-// Independent sums: more than latency times issue width of any machine so far (4 x 2 .. 4 x 4).
+// Independent sums, at least latency times issue width of any machine so far (4 x 2 .. 4 x 4).
 constexpr int kSums = 16;
 constexpr int64_t kStepsPerCall = 1 << 16;
 
-// Each returns the operations of one call and keeps its sums alive through `sink`.
+// Returns the number of operations of one call. Writing to `sink` keeps the sums alive.
 using PeakLoop = double(float* sink);
 
 #define MR_PEAK_LOOP(Vector, kElements, fma, first)                                          \

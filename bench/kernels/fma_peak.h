@@ -1,4 +1,5 @@
-// The roof of compute-bound kernels: multiply-adds of registers, measured in the same run.
+// The roof of compute-bound kernels: the rate of multiply-adds on registers, measured in the same
+// run.
 #pragma once
 
 #include "bench/kernels/bench_clock.h"
@@ -11,7 +12,8 @@ struct FmaPeak {
   double bfloat16_gflops = 0;  // dot products of pairs; 0 where the machine has none
 };
 
-// All threads at once, for about `seconds` of wall time each way, in the vectors of context.simd.
+// Runs all threads at once, for about `seconds` of wall time for each number, with the vectors of
+// context.simd.
 FmaPeak measure_fma_peak(const kernels::cpu::Context& context, BenchClock clock, double seconds);
 
 }  // namespace millrace::bench

@@ -1,4 +1,4 @@
-// Products of the shapes a layer multiplies: row tiles of a prefill step, and one row of decoding.
+// Matrix products with the shapes of a layer: row tiles of a prefill step, and one row of decoding.
 // GFLOP/s by wall time. Arguments: rows, output features, input features, threads. Run it with
 // GOMP_SPINCOUNT=1000 unless the machine is idle (kernels/cpu/runtime/context.h).
 #include <benchmark/benchmark.h>

@@ -1,5 +1,5 @@
-// The size of one layer's attention, its data, and how to time it: what the benchmarks of attention
-// and estimation share.
+// The size of one layer's attention, its data, and how to time it: shared by the benchmarks of
+// attention and estimation.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ struct LayerOptions {
   BenchClock clock = BenchClock::kWall;
 };
 
-// `options` lives as long as `app`.
+// `options` must live as long as `app`.
 void add_layer_options(CLI::App& app, LayerOptions& options);
 
 // `value(i)` for each element i of [num_tokens * num_heads * head_dim], rounded to `dtype`.

@@ -22,7 +22,7 @@ namespace millrace::bench {
 
 namespace {
 
-// As a pull's requests: what one thread moves at a time.
+// The size that one thread moves at a time, like a pull's requests.
 constexpr int64_t kPiece = 2 << 20;
 
 double timed(int threads, const std::function<void(int)>& body) {
@@ -33,7 +33,7 @@ double timed(int threads, const std::function<void(int)>& body) {
   return watch.elapsed_s();
 }
 
-// body(offset, size) over the pieces of `bytes` that are a thread's.
+// Calls body(offset, size) for this thread's pieces of `bytes`.
 void for_pieces(int64_t bytes, int thread, int threads,
                 const std::function<void(int64_t, int64_t)>& body) {
   for (int64_t at = thread * kPiece; at < bytes; at += threads * kPiece) {
@@ -50,7 +50,8 @@ void send_pieces(int64_t bytes, int connections, int listener) {
     const int on = 1;
     (void)::setsockopt(sockets.back(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
-  // It is ready when each receiver has got a byte, and begins when each has sent one.
+  // The sender is ready once each receiver has got a byte. It begins once each receiver has sent
+  // one.
   for (const int s : sockets) (void)!::send(s, "r", 1, MSG_NOSIGNAL);
   timed(connections, [&](int t) {
     char go = 0;
@@ -117,7 +118,7 @@ double tcp_s(int64_t bytes, int connections, std::byte* to) {
       ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return 0;
   }
-  // Else each first write to a page of `to` after the fork would copy it.
+  // Otherwise, after the fork, the first write to each page of `to` would copy it.
   MR_CHECK(::madvise(to, static_cast<size_t>(bytes), MADV_DONTFORK) == 0, "madvise of {} bytes",
            bytes);
   const int sender = ::fork();

@@ -1,5 +1,5 @@
-// What a pull is measured against on the same machine in the same run: the same bytes moved without
-// requests, checksums and pages.
+// The baselines of a pull, measured on the same machine in the same run: the same bytes moved
+// without requests, checksums and pages.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace millrace::bench {
 
-// A mapping that other processes could have, filled: what a pull on one host reads.
+// A filled mapping that could be shared with other processes: what a pull on one host reads.
 class CopySource {
  public:
   explicit CopySource(int64_t bytes);
@@ -15,9 +15,9 @@ class CopySource {
   CopySource& operator=(const CopySource&) = delete;
   ~CopySource();
 
-  // Seconds of memcpy to `to`, by so many threads.
+  // Seconds of memcpy to `to`, with this many threads.
   double copy_s(std::byte* to, int threads) const;
-  // Seconds of a checksum over it, by so many threads.
+  // Seconds of a checksum over it, with this many threads.
   double checksum_s(int threads) const;
 
  private:
@@ -25,8 +25,8 @@ class CopySource {
   std::byte* from_ = nullptr;
 };
 
-// Seconds from a process to this one, to `to`, over loopback TCP by plain sockets, one a thread at
-// either end.
+// Seconds to send `bytes` from another process to `to` in this one, over loopback TCP on plain
+// sockets, with one thread per socket at either end.
 double tcp_s(int64_t bytes, int connections, std::byte* to);
 
 }  // namespace millrace::bench

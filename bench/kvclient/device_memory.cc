@@ -64,14 +64,14 @@ double DeviceMemory::plain_copy_s() const {
 
 double DeviceMemory::peer_copy_s(int32_t from_device) const {
   const DeviceMemory from(from_device, bytes_);
-  // What the client has no use for.
+  // Functions that the client itself does not use.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
   const auto enable_peer =
       reinterpret_cast<int (*)(void*, unsigned)>(::dlsym(library, "cuCtxEnablePeerAccess"));
   const auto copy = reinterpret_cast<int (*)(uint64_t, uint64_t, size_t, void*)>(
       ::dlsym(library, "cuMemcpyDtoDAsync_v2"));
   MR_CHECK(driver_.push_context(context_) == 0, "no context");
-  if (from_device != ordinal_) enable_peer(from.context_, 0);  // once it is enabled, an error
+  if (from_device != ordinal_) enable_peer(from.context_, 0);  // fails if already enabled
   void* stream = nullptr;
   MR_CHECK(driver_.create_stream(&stream, 1) == 0, "a stream");
   const Stopwatch watch;

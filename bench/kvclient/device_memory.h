@@ -1,4 +1,4 @@
-// Memory of a GPU that pages are pulled into, and how fast plain copies reach it. A failure ends the
+// GPU memory that pages are pulled into, and how fast plain copies reach it. A failure ends the
 // program. One thread.
 #pragma once
 
@@ -17,11 +17,11 @@ class DeviceMemory {
   ~DeviceMemory();
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
-  // All of it to `to`.
+  // Copies all of it to `to`.
   void copy_to_host(std::byte* to) const;
-  // Seconds for all of it from pinned memory, 1 GiB that is sent again and again by one call each.
+  // Seconds to fill all of it from pinned memory: the same 1 GiB is sent repeatedly, one call each.
   double plain_copy_s() const;
-  // From the memory of a GPU, as much on it, in one call.
+  // Seconds to copy as many bytes from the memory of another GPU, in one call.
   double peer_copy_s(int32_t from_device) const;
 
  private:

@@ -1,8 +1,8 @@
-// When the pages that carry most attention are at the client: pulls of one cache by position and in
-// order of criticality, in turn.
+// When the pages that carry most of the attention reach the client. Pulls one cache by position and
+// in order of criticality, in turn.
 //   hot_order_bench --manifest response.json [--share 0.95] [--transport shm] [--threads 2]
-// The mass is that of the scores, and time and bytes are taken where pages arrive, outside the client.
-// Prints a JSON object: medians over the repeats.
+// The mass of a page is its score. Times and bytes are taken where pages arrive, outside the
+// client. Prints a JSON object with the medians over the repeats.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -34,12 +34,12 @@ struct Options {
   int repeats = 7;
 };
 
-// Of one pull.
+// The course of one pull.
 struct Timeline {
-  double scores_s = 0;          // until the last scores were there
-  double every_head_s = 0;      // until each layer and kv head had the share of its mass
-  double every_head_bytes = 0;  // share of the cache by then
-  double mean_s = 0;            // until the mean over them reached the share
+  double scores_s = 0;          // until the last scores arrived
+  double every_head_s = 0;      // until each layer and kv head had `share` of its mass
+  double every_head_bytes = 0;  // share of the cache that had arrived by then
+  double mean_s = 0;            // until the mean over layers and kv heads reached `share`
   double mean_bytes = 0;
   double all_s = 0;
 };
@@ -96,7 +96,7 @@ Timeline timeline_of(std::vector<PageArrival> arrivals, TimePoint began,
       mean += score / total[row] / static_cast<double>(num_rows);
       ++pages_there;
     }
-    // Sums of a thousand floats in another order.
+    // Sums of a thousand floats, added in another order.
     constexpr double kRounding = 1e-9;
     if (!had && there[row] >= share * total[row] - kRounding && ++rows_done == num_rows) {
       line.every_head_s = now;
@@ -143,9 +143,9 @@ void run(const Options& options) {
   std::fill_n(memory.as<std::byte>(), bytes, std::byte{1});
   std::map<kvclient::PullOrder, std::vector<Timeline>> lines;
   {
-    // Pages that are copied from a rank's memory pass no transport.
+    // Copies from a rank's memory would bypass the transport that records arrivals.
     kvclient::PullClient client(transport, {.num_threads = options.threads, .same_host = false});
-    // The first pull makes the connections.
+    // The first pull, which does not count, sets up the connections.
     for (int repeat = -1; repeat < options.repeats; ++repeat) {
       for (const auto order : {kvclient::PullOrder::kPosition, kvclient::PullOrder::kCriticality}) {
         auto request = whole_cache(manifest, memory.as<std::byte>());

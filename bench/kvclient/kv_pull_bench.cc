@@ -1,12 +1,12 @@
-// Pulls a cache from ranks that are processes of this machine, from their host pools into memory of
-// this process, over each path, and moves as many bytes by plain copies in the same run.
+// Pulls a cache over each path, from the host pools of ranks, which are processes of this machine,
+// into this process. In the same run it moves as many bytes by plain copies.
 //   kv_pull_bench --paths tcp,ucx-tcp --ranks 2 --threads 2
-// tcp and tls (with --tls-cert and --tls-key, for 127.0.0.1 and signed by itself): comm/tcp; ucx-tcp and
-// ucx-shm: comm/ucx; same-host: from the ranks' memory.
-// With --to-device 0 the blocks are in the memory of GPU 0, and with --from-device 1 the ranks have their pages in
-// the memory of GPU 1, too, from which a pull of the path same-host reads them.
-// Prints a line for each thing measured: the median of the repeats. After each path, pages in the
-// blocks are compared with what the ranks wrote. Takes three times the memory of the cache.
+// Paths: tcp and tls use comm/tcp (tls needs --tls-cert and --tls-key, self-signed for 127.0.0.1);
+// ucx-tcp and ucx-shm use comm/ucx; same-host copies from the ranks' memory. With --to-device 0 the
+// blocks are in the memory of GPU 0. With --from-device 1 the ranks also have their pages in the
+// memory of GPU 1, and the same-host path reads them there. Prints a line for each measurement: the
+// median of the repeats. After each path, pages in the blocks are compared with what the ranks
+// wrote. Takes three times the memory of the cache.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -38,7 +38,7 @@ struct Options {
   std::vector<std::string> paths = {"tcp", "ucx-tcp", "ucx-shm", "same-host"};
   int ranks = 2;
   int threads = 0;
-  int server_threads = 4;  // as a worker
+  int server_threads = 4;  // as a worker has
   int connections_per_rank = 0;
   int pages_per_request = 0;
   int32_t layers = 16;
@@ -63,12 +63,12 @@ KvScales scales_of(const Options& options) {
                                 : KvScales(static_cast<size_t>(options.layers), {0.5F, 0.25F});
 }
 
-// At its destination.
+// Bytes of a row at its destination.
 int64_t row_bytes(const Options& options) {
   return kHeadDim * (options.float8 == "codes" ? 1 : 2);
 }
 
-// Of all there.
+// Bytes of all rows at their destination.
 int64_t placed_bytes(const Options& options) {
   return 2 * options.layers * options.kv_heads * options.tokens * row_bytes(options);
 }
@@ -133,7 +133,7 @@ kvclient::Manifest manifest_of(const Options& options, const std::string& path,
   return manifest;
 }
 
-// Blocks of all layers, [layers][blocks, ...].
+// Blocks of all layers: [layers][blocks, ...].
 kvclient::PullRequest request_of(const Options& options, std::byte* memory) {
   const int64_t row = row_bytes(options);
   const int64_t blocks = options.tokens / options.block_tokens;
@@ -149,7 +149,7 @@ kvclient::PullRequest request_of(const Options& options, std::byte* memory) {
     request.float8 =
         options.float8 == "codes" ? kvclient::Float8Cache::kCodes : kvclient::Float8Cache::kDecoded;
   }
-  // In an order that no two blocks follow each other in.
+  // An order in which no two blocks follow each other.
   for (int64_t i = 0; i < blocks; ++i) {
     request.block_ids.push_back(static_cast<int32_t>(i % 2 == 0 ? i / 2 : blocks - 1 - i / 2));
   }
@@ -213,7 +213,7 @@ double pull_once(kvclient::PullClient& client, const kvclient::Manifest& manifes
   return stats.seconds;
 }
 
-// The client of one call at a time, without blocks to put pages into.
+// Pulls by the client of one call at a time, which has no blocks to put pages into.
 double pull_synchronously(comm::Transport& transport, const kvclient::Manifest& manifest,
                           AlignedBuffer& memory) {
   const Stopwatch watch;
@@ -229,7 +229,7 @@ double pull_synchronously(comm::Transport& transport, const kvclient::Manifest& 
   return watch.elapsed_s();
 }
 
-// What the pages hold of a row of a token, K or V, in the blocks.
+// One token's row, K or V, as it lies in the blocks.
 std::span<const std::byte> row_in_blocks(const Options& options,
                                          const kvclient::PullRequest& request, int32_t layer,
                                          int32_t head, int64_t token, bool is_v) {

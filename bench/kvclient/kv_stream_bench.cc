@@ -1,8 +1,8 @@
-// Follows a prefill by the events on its standard input and pulls each layer as it comes, into
-// memory of the host or of a GPU.
+// Follows a prefill by the events on its standard input. Pulls each layer as soon as it is
+// announced, into memory of the host or of a GPU.
 //   curl -sN .../v1/prefill/ID/events | kv_stream_bench --to-device 1
-// Prints "ready" once it has a client, and then a JSON object: times are of the system's clock, in
-// seconds, so that another process can compare them with its own. Exit status 1: the pull failed.
+// Prints "ready" once it has a client, and then a JSON object. Times are in seconds of the system's
+// clock, so that another process can compare them with its own. Exit status 1: the pull failed.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ namespace {
 struct Options {
   int32_t to_device = kvclient::kHostMemory;
   int threads = 0;
-  int64_t bytes = 0;  // of memory, taken before the prefill begins
+  int64_t bytes = 0;  // memory to allocate before the prefill begins
 };
 
 constexpr std::chrono::minutes kLimit{10};

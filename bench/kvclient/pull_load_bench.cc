@@ -1,7 +1,8 @@
-// Pulls caches over and over, all of them at a time, as a busy decode node would: what a prefill meets.
+// Pulls several caches at the same time, over and over, as a busy decode node would: a load for
+// prefills to run against.
 //   pull_load_bench --response r1.json r2.json ... [--threads 8] [--no-same-host]
-// Prints "ready" after the first round; once its standard input ends, it pulls no more, and prints a JSON
-// object. Exit status 1: a pull failed.
+// Prints "ready" after the first round. When its standard input ends, it stops pulling and prints a
+// JSON object. Exit status 1: a pull failed.
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -40,7 +41,7 @@ T must(Result<T> result) {
   return std::move(result).value();
 }
 
-// One cache, its memory, and the pull that is under way.
+// One cache, its memory, and the pull in progress.
 struct Target {
   std::shared_ptr<const kvclient::Manifest> manifest;
   std::unique_ptr<AlignedBuffer> memory;
@@ -68,7 +69,7 @@ class PullLoad {
     }
   }
 
-  // All caches once more, each as soon as its last pull has ended.
+  // Pulls all caches again, each as soon as its last pull has ended.
   void run() {
     for (Target& target : targets_) {
       finish(target);

@@ -34,7 +34,7 @@ void must(const Result<void>& result) {
   MR_CHECK(result.ok(), "{}", result.error().to_string());
 }
 
-// Memory that is new is touched first here, which takes most of the time.
+// This is the first touch of new memory, which takes most of the time.
 constexpr int kFillThreads = 4;
 
 void fill_layers(kvstore::KvStore& store, const RankSettings& settings, int32_t first_layer) {
@@ -65,7 +65,7 @@ std::unique_ptr<kvstore::KvStore> filled_store(const RankSettings& settings,
     device_memory =
         must(worker::DeviceTier::create(*device, all, geometry.page_bytes(), /*shares=*/true));
   }
-  // With a device's, the records of as many pages again.
+  // With a device pool there are records for as many pages again.
   const int64_t records = (device != nullptr ? 2 : 1) * all * geometry.record_bytes();
   auto store = must(kvstore::make_kv_store(
       {.device_bytes = device != nullptr ? bytes : 0,

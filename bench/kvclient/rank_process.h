@@ -1,4 +1,5 @@
-// A rank as a process of its own: a store that holds a cache, and its KV server. Ends with the object.
+// A rank in a separate process: a store that holds a cache, and its KV server. The process ends
+// with the object.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +18,24 @@ struct RankSettings {
   int server_threads = 0;
   bool on_disk = false;
   int from_device =
-      -1;  // the device pool, in the memory of this GPU, has all pages, and the host pool copies
-  TlsFiles tls;  // with a certificate: at a tls:// address as well
+      -1;        // GPU whose memory is the device pool and has all pages; the host pool has copies
+  TlsFiles tls;  // with a certificate, it also serves at a tls:// address
 };
 
-// What a rank has for the page.
+// Fills the page with what a rank has for it.
 void fill_page(const kvstore::PageKey& key, std::span<std::byte> page);
 
 class RankProcess {
  public:
-  // Forks, so it comes before the first thread of the process. A failure ends the program.
+  // Forks, so construct it before the process starts its first thread. A failure ends the program.
   explicit RankProcess(const RankSettings& settings);
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
   ~RankProcess();
 
-  // Where it serves this scheme: tcp, ucx, tls.
+  // The address for this scheme: tcp, ucx or tls.
   const std::string& address(const std::string& scheme) const { return addresses_.at(scheme); }
-  // Of its processor, user and system, so far.
+  // CPU seconds it has used so far, user and system.
   double cpu_s() const;
 
  private:

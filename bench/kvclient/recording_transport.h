@@ -1,5 +1,5 @@
-// A transport that notes which pages its connections asked for and when they were there, of all calls
-// that ended well.
+// A transport that records which pages its connections asked for and when they arrived, for all
+// calls that succeeded.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct PageArrival {
 
 class RecordingTransport final : public comm::Transport {
  public:
-  // `inner` outlives this, and this its connections.
+  // `inner` must outlive this, and this must outlive its connections.
   explicit RecordingTransport(comm::Transport& inner) : inner_(inner) {}
   using Transport::connect;
   using Transport::listen;
@@ -33,7 +33,7 @@ class RecordingTransport final : public comm::Transport {
   Result<std::unique_ptr<comm::TransportConnection>> connect(const std::string& address,
                                                              const std::string& capability,
                                                              Deadline deadline) override;
-  // Since the last time.
+  // The arrivals since the last call.
   std::vector<PageArrival> take();
 
  private:

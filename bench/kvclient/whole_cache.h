@@ -1,4 +1,5 @@
-// A pull of a whole cache into blocks of a page, as pages travel: what benchmarks pull.
+// A pull of a whole cache into blocks of one page each, laid out as pages travel: what benchmarks
+// pull.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 namespace millrace::bench {
 
 int64_t cache_bytes(const kvclient::Manifest& manifest);
-// `memory`: [layers, pages, kv heads] pages, cache_bytes() of a host or of one device.
+// `memory`: [layers, pages, kv heads] pages, cache_bytes() in all, on the host or on one device.
 kvclient::PullRequest whole_cache(const kvclient::Manifest& manifest, std::byte* memory);
 
 }  // namespace millrace::bench

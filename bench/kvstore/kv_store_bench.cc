@@ -1,5 +1,6 @@
 // Bandwidth of the store on one thread: checksum, memcpy for comparison, write_page into each tier,
-// pin_pages from each tier. Pages of a Llama-3.1-8B-like rank: 128 wide, bfloat16, 32 KiB.
+// and pin_pages from each tier. Pages of a rank like Llama 3.1 8B's: head dimension 128, bfloat16,
+// 32 KiB.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -25,7 +26,7 @@ KvGeometry geometry() {
           .page_tokens = 64};
 }
 
-// A store of one tier, or of device and host for write-through, that holds one request.
+// A store that holds one request, with one tier, or with device and host for write-through.
 class Fixture {
  public:
   Fixture(bool device, bool host, bool disk)
@@ -88,7 +89,7 @@ class Fixture {
 
 void write_pages(benchmark::State& state, bool device, bool host, bool disk) {
   Fixture fixture(device, host, disk);
-  fixture.begin();  // once before the clock runs: the memory is there, as in a running service
+  fixture.begin();  // before the clock runs, so that the memory exists, as in a running service
   fixture.write_all();
   fixture.abort();
   for (auto _ : state) {
@@ -114,11 +115,11 @@ void pin_pages(benchmark::State& state, bool device, bool disk) {
   fixture.abort();
 }
 
-// A rank's share of 131,072 tokens of an 8B model on four ranks, in host memory: its books are what
-// a request waits for before its first layer and after its last.
+// One of four ranks' shares of 131,072 tokens of an 8B model, in host memory. A request waits for
+// its bookkeeping before its first layer and after its last.
 class LargeRequest {
  public:
-  // `head_dim`: less than 128 where the bytes of pages are of no interest.
+  // `head_dim`: less than 128 where the bytes of pages do not matter.
   explicit LargeRequest(int32_t head_dim) : pages_(kPages) {
     geometry_ = geometry();
     geometry_.num_layers = 32;
@@ -221,8 +222,8 @@ BENCHMARK_CAPTURE(write_pages, disk, false, false, true)->Unit(benchmark::kMilli
 BENCHMARK_CAPTURE(pin_pages, device, true, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(pin_pages, disk, false, true)->Unit(benchmark::kMillisecond);
 
-// A full prefix cache of so many columns; prompts of 1,024 (65,536 tokens) come, and as many columns give way. Per column:
-// one comes, one goes.
+// A full prefix cache of this many columns. Each new prompt has 1,024 columns (65,536 tokens), and
+// as many are dropped. An item is one column: one added and one dropped.
 class FullCache {
  public:
   static constexpr int64_t kPromptColumns = 1024;

@@ -19,7 +19,7 @@ namespace json = boost::json;
 
 namespace {
 
-// First line of what a command prints; empty when it fails.
+// The first line that a command prints; empty when the command fails.
 std::string first_line(const char* command) {
   std::FILE* pipe = popen(command, "r");
   if (pipe == nullptr) return "";

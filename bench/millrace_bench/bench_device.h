@@ -1,4 +1,4 @@
-// The device that a benchmark runs on, and what its results say of the run.
+// The device that a benchmark runs on, and how its results describe the run.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ struct DeviceOptions {
 void add_device_options(CLI::App& app, DeviceOptions& options);
 Result<std::unique_ptr<kernels::Device>> make_device(const DeviceOptions& options);
 
-// What a figure is worth nothing without.
+// What a result must state to be worth anything.
 struct RunInfo {
   std::string device;
   std::string commit;
@@ -27,12 +27,13 @@ struct RunInfo {
   std::string date;  // UTC
 };
 
-// `commit` as given; empty: of the repository in the working directory, "unknown" without one.
+// `commit` as given. If empty: that of the repository in the working directory, or "unknown"
+// without one.
 RunInfo run_info(const kernels::Device& device, std::string commit, int argc, char** argv);
 boost::json::object to_json(const RunInfo& info);
 
-// Writes `document` with a line break a row of its lists, so that results can be compared line by
-// line.
+// Writes `document` with each row of its lists on a new line, so that results can be compared line
+// by line.
 Result<void> write_json(const std::string& path, const boost::json::object& document);
 
 }  // namespace millrace::bench

@@ -1,4 +1,4 @@
-// millrace-bench: how fast, checked first.
+// millrace-bench: checks results, then measures how fast they are computed.
 //   millrace-bench kernels --device cuda --tokens 131072 524288 --json results.json
 //   mpirun -n P millrace-bench prefill --model synthetic:llama-3-8b --cp P --tokens 131072
 // Exit status: 0 done; 1 a result was wrong; 2 could not run.

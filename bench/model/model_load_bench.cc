@@ -1,5 +1,5 @@
-// Loads a checkpoint as a rank does, and says how long that takes and what memory, beside reading its
-// files alone in the same run. Prints a line of JSON. bench/model/load makes checkpoints and runs it.
+// Loads a checkpoint as a rank does. Measures the time and the memory, and in the same run the time
+// to only read the files. Prints a line of JSON. bench/model/load makes checkpoints and runs it.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -70,7 +70,7 @@ class File {
     MR_CHECK(got == 0, "read failed");
     return bytes;
   }
-  // Takes it out of the page cache, as far as it is written.
+  // Takes the file out of the page cache, as far as it is written back.
   void forget() const {
     ::fdatasync(descriptor_);
     MR_CHECK(::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED) == 0, "fadvise failed");
@@ -91,7 +91,7 @@ int64_t read_files(const std::vector<std::string>& files) {
   return bytes;
 }
 
-// A line of /proc/self/status, in bytes.
+// The value of a line of /proc/self/status, in bytes.
 int64_t status_bytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -100,7 +100,7 @@ int64_t status_bytes(const std::string& name) {
   return 0;
 }
 
-// From here on VmHWM is the most since.
+// Resets VmHWM, which then is the peak from here on.
 void reset_peak() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
@@ -135,7 +135,7 @@ void run(const Options& options) {
   const auto device = make_device(options);
   const model::Arithmetic arithmetic(dtype_of(options.dtype),
                                      quantization_of(options.quantization));
-  const int64_t bytes = read_files(files);  // warm from here on, unless it is forgotten again
+  const int64_t bytes = read_files(files);  // warms the page cache, until forget()
   std::vector<double> read_s, load_s;
   int64_t peak = 0, held = 0, on_device = 0;
   for (int i = 0; i < options.repeats; ++i) {

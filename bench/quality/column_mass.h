@@ -1,5 +1,5 @@
-// Attention mass that each page of a prompt gets from rows throughout the prompt, exactly; what page
-// scores would be if they were not of the last rows alone (H2O, arXiv 2306.14048).
+// The exact attention mass that each page of a prompt gets from rows throughout the prompt. Page
+// scores would be this if they did not come from the last rows alone (H2O, arXiv 2306.14048).
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace millrace::bench {
 
 class ColumnMass {
  public:
-  static constexpr int64_t kRows = 8;  // of each row tile, at even steps
+  static constexpr int64_t kRows = 8;  // of each row tile, evenly spaced
 
   ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tokens,
              const kernels::cpu::Context& context);
 
-  // Of a layer, on host memory.
+  // Adds a layer in host memory.
   void add(const worker::BuiltIndex& layer);
 
-  // Mean over the rows that see the page and over the query heads of a kv head; of each head they sum
-  // to 1. Of what was added.
+  // Of all added layers: the mean over the rows that see the page and over the query heads of a kv
+  // head. The scores of a kv head sum to 1.
   const kvstore::PageScores& scores() const { return scores_; }
 
  private:

@@ -27,17 +27,17 @@ Pages first_pages(int64_t count) {
   return pages;
 }
 
-// The first, the diagonal and the one before.
+// The first page, the diagonal page and the one before it.
 bool is_kept(size_t page, size_t num_pages) {
   return page == 0 || page + 2 >= num_pages;
 }
 
-// Which pages one row needs.
+// Chooses the pages that one row needs.
 class RowChoice {
  public:
   explicit RowChoice(const AdaptiveRule& rule) : rule_(rule) {}
 
-  // Adds to `pages` those besides the kept ones.
+  // Adds the chosen pages to `pages`, without the kept ones.
   void choose(std::span<const double> log_masses, Pages& pages);
 
  private:
@@ -55,7 +55,7 @@ class RowChoice {
   std::vector<Candidate> candidates_;
 };
 
-// Of shares: the total is 1 but for rounding.
+// How much mass to choose. Masses are shares: their total is 1 but for rounding.
 double RowChoice::target(double kept, double far) const {
   const double by_rule = std::min(double{rule_.gamma} * far, double{rule_.enough} - kept);
   return std::max(by_rule, double{rule_.min_recall} - kept);
@@ -91,7 +91,7 @@ void RowChoice::choose(std::span<const double> log_masses, Pages& pages) {
   }
 }
 
-// Which pages tiles of one head need, for write_block_lists. Of one thread.
+// Chooses the pages that the tiles of one head need, for write_block_lists. One thread.
 class TileChooser {
  public:
   TileChooser(const AdaptiveParams& params, size_t number, const kernels::cpu::Context& context)

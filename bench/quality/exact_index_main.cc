@@ -3,8 +3,8 @@
 // tables of bench/quality/run.
 //   exact_index --model DIR --input prompts.jsonl --output DIR
 //               [--head-plan adaptive:GAMMA,ENOUGH] [--rows N] [--min-recall R] [--resume] ...
-// On a CPU and on one rank. The rows that are heard are those of --rows, whatever the plan says.
-// Result lines are those of millrace-batch; their seconds include what the oracle costs.
+// Runs on a CPU and on one rank. The sampled rows are those of --rows, whatever the plan says.
+// Result lines are those of millrace-batch; their seconds include the time of the oracle.
 
 #include <CLI/CLI.hpp>
 #include <iostream>

@@ -14,7 +14,8 @@ namespace {
 
 using RowLanes = std::array<float, kScoreRows>;
 
-// Of each lane over `num_keys` keys. What is no number is passed over: it shows in its own mass.
+// The largest score of each lane over `num_keys` keys. NaNs are skipped here: they show in the
+// page's mass.
 RowLanes largest(const std::vector<float>& scores, int64_t num_keys) {
   RowLanes maxima;
   maxima.fill(std::numeric_limits<float>::lowest());
@@ -71,7 +72,8 @@ kernels::cpu::RowScores ExactMasses::scores_of(const kernels::RowTile& tile) {
   return scores;
 }
 
-// Relative to the row's largest key of the page, so that no mass is too small for a float.
+// Masses are computed relative to the row's largest key in the page, so that none is too small for
+// a float.
 void ExactMasses::add_page(const kernels::cpu::RowScores& scores, int64_t page, int64_t num_keys) {
   scores.score(page * kPageTokens, num_keys, score_tile_);
   const RowLanes maxima = largest(score_tile_.scores, num_keys);

@@ -1,7 +1,7 @@
-// Which share of a row's attention each page has: what the adaptive pattern estimates, exactly.
+// The exact share of a row's attention that each page has, which the adaptive pattern estimates.
 //
-// Every key that a row may see is multiplied with it in float32 and counted; a page's sum is in
-// double. Inputs of any compute dtype of the CPU are widened.
+// Every key that a row may see is multiplied with it in float32 and counted; the sum of a page is
+// in double. Inputs of every compute dtype of the CPU are accepted, and widened.
 #pragma once
 
 #include <array>
@@ -26,17 +26,17 @@ struct HeadInputs {
   kernels::KvSlab kv;
 };
 
-// Working memory of one thread; does not outlive what `inputs` points to.
+// Working memory of one thread. The data that `inputs` points to must outlive it.
 class ExactMasses {
  public:
   ExactMasses(const HeadInputs& inputs, const kernels::cpu::Context& context);
 
-  // Of `num_rows` rows of the tile at even steps, a power of two up to kTileRows, or of as many of
-  // them as the tile has.
+  // Computes the masses of `num_rows` rows at even steps of a whole tile, a power of two up to
+  // kTileRows; in a shorter tile, of those that exist.
   void compute(const kernels::RowTile& tile, int64_t num_rows);
 
-  // What was computed last: a row's masses, [causal pages of the tile], as the natural log of the
-  // sum of exp(scale q k) over the page's keys up to the row.
+  // Results of the last compute(): a row's masses, [causal pages of the tile], as the natural log
+  // of the sum of exp(scale q k) over the page's keys up to the row.
   int64_t num_rows() const { return std::ssize(rows_); }
   std::span<const double> log_masses(int64_t row) const {
     return std::span(log_masses_)

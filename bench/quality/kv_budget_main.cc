@@ -1,9 +1,12 @@
-// What a cache that is kept in part loses: prompts are prefilled densely once, then decoded over the
-// whole cache and over the pages that each choice keeps, always along the right answer.
-//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1] [--layered | --spans PLAN]
-// A case: {"id", "kind", "prompt_token_ids", "forced_token_ids", "num_unjudged"}: the forced tokens
-// follow the prompt, and all but the first `num_unjudged` are to be chosen. Prints a line of JSON for
-// each case and choice. On a CPU and on one rank. bench/quality/kv_budget makes cases and tables.
+// What a cache loses if only part of it is kept. Prompts are prefilled densely once, then decoded
+// over the whole cache and over the pages that each choice keeps. Decoding always follows the right
+// answer.
+//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1]
+//     [--layered | --spans PLAN]
+// A case: {"id", "kind", "prompt_token_ids", "forced_token_ids", "num_unjudged"}. The forced tokens
+// follow the prompt; all but the first `num_unjudged` of them are judged: the model should choose
+// them. Prints a line of JSON for each case and choice. Runs on a CPU and on one rank.
+// bench/quality/kv_budget makes cases and tables.
 
 #include <fmt/format.h>
 
@@ -37,7 +40,7 @@ struct Options {
   std::string input;
   std::vector<double> budgets = {0.5, 0.25, 0.1};
   bool layered = false;
-  std::string spans;  // a plan of elastic heads, to compare what else pages can be chosen by
+  std::string spans;  // a plan of elastic heads; adds further ways to choose pages, for comparison
 };
 
 struct Case {
@@ -74,7 +77,7 @@ kvstore::PageScores mean(const kvstore::PageScores& one, const kvstore::PageScor
   return both;
 }
 
-// `columns` outlives the choices.
+// `columns` must outlive the choices.
 std::vector<NamedChoice> column_mass_and_spans(const bench::ColumnMass& columns,
                                                const model::HeadPlan& plan, int64_t num_tokens) {
   const auto by_columns = [&](double budget, const kvstore::PageScores&) {
@@ -100,7 +103,7 @@ std::vector<Choice> at_each_budget(const std::vector<double>& budgets,
   return choices;
 }
 
-// The rows of the pages that are kept, side by side by layer and kv head.
+// The rows of the kept pages, contiguous for each layer and kv head.
 class KeptRows {
  public:
   KeptRows(const std::vector<kernels::KvSlab>& slabs, const KeptPages& kept) {
@@ -144,7 +147,7 @@ class KeptRows {
                       .positions = {}});
   }
 
-  std::vector<std::unique_ptr<Rows>> rows_;  // that heads_ point to
+  std::vector<std::unique_ptr<Rows>> rows_;  // heads_ points to them
   std::vector<std::vector<int32_t>> positions_;
   std::vector<model::PromptHead> heads_;
 };
@@ -177,7 +180,7 @@ class Study {
     const auto num_tokens = std::ssize(one.prompt);
     auto retained = must(
         RetainSink::create(runtime_.device(), weights, num_tokens, runtime_.kv_scales().get()));
-    // Each hands the layers on to the one before it.
+    // Each sink passes the layers on to the one before it.
     std::vector<std::unique_ptr<BudgetSink>> sinks;
     for (const Choice& choice : choices) {
       KvSink* const inner = sinks.empty() ? static_cast<KvSink*>(&retained) : sinks.back().get();
@@ -196,7 +199,7 @@ class Study {
     }
   }
 
-  // What it would choose, of the judged ones.
+  // Returns how many of the judged tokens it would choose.
   int64_t decode(const Case& one, model::GenerateRequest request) {
     const auto& grid = runtime_.grid();
     const auto num_forced = static_cast<int32_t>(one.forced.size());

@@ -30,7 +30,7 @@ void keep_best(const PageScores& scores, int32_t layer, int32_t head, int64_t co
   for (const int64_t page : kvstore::largest(pages, count)) kept.keep(layer, head, page);
 }
 
-// Each layer has a budget of its own, and its heads as many pages each.
+// Each layer has its own budget, and all of its heads keep the same number of pages.
 template <typename OfLayer>
 KeptPages all_heads_alike(const PageScores& scores, OfLayer budget_of_layer) {
   KeptPages kept(scores.num_layers, scores.num_kv_heads, scores.num_pages);
@@ -44,7 +44,7 @@ KeptPages all_heads_alike(const PageScores& scores, OfLayer budget_of_layer) {
   return kept;
 }
 
-// Higher the newer.
+// Scores that are higher for newer pages.
 PageScores by_age(PageScores scores) {
   for (size_t i = 0; i < scores.values.size(); ++i) {
     scores.values[i] = static_cast<float>(i % static_cast<size_t>(scores.num_pages));
@@ -57,7 +57,7 @@ int64_t span_of(const HeadPattern& head, int64_t num_tokens) {
   return kernels::elastic_form(head.alpha, head.beta, num_tokens).window;
 }
 
-// [layers * kv heads] spans, each times `scale`, in pages that may be kept.
+// [layers * kv heads] counts of pages to keep: each span times `scale`, within limits.
 std::vector<int64_t> scaled(const std::vector<double>& spans, double scale, int64_t num_pages) {
   std::vector<int64_t> counts;
   for (const double span : spans) {
@@ -74,7 +74,7 @@ int64_t total(const std::vector<int64_t>& counts) {
   return sum;
 }
 
-// The largest scale that keeps no more than `most` pages.
+// Counts at the largest scale that keeps no more than `most` pages in all.
 std::vector<int64_t> scaled_to(const std::vector<double>& spans, int64_t num_pages, int64_t most) {
   double low = 0;
   double high = 1;

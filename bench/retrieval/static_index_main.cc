@@ -1,9 +1,9 @@
-// What an index is worth on another prompt: every prompt runs with the bands and columns that were
-// found for the one before it (the first with those of the last). The counterpart of a dynamic
-// index, for the retrieval table.
+// What an index is worth on another prompt. Every prompt runs with the bands and columns that were
+// found for the prompt before it (the first one with those of the last). For the retrieval table,
+// as the counterpart of a dynamic index.
 //   static_index --model DIR --input prompts.jsonl --head-plan vertical-slash:V,S
 //                --output results.jsonl [--dtype float32] [--threads N]
-// All prompts must have one length. Result lines are those of millrace-batch.
+// All prompts must have the same length. Result lines are those of millrace-batch.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace millrace::worker {
 
 namespace {
 
-// The bands and columns of one layer, all heads.
+// The bands and columns of all heads of one layer.
 struct SavedLayer {
   std::vector<kernels::Band> bands;
   std::vector<int32_t> num_bands, columns, num_columns;

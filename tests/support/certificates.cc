@@ -33,7 +33,7 @@ void add_extension(X509* certificate, int nid, const std::string& value) {
 
 Cert unsigned_certificate(EVP_PKEY* key, const std::string& name) {
   Cert out(X509_new(), &X509_free);
-  X509_set_version(out.get(), 2);  // that is, 3
+  X509_set_version(out.get(), 2);  // the value 2 means version 3
   uint32_t serial = 0;
   RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial);
   ASN1_INTEGER_set_uint64(X509_get_serialNumber(out.get()), serial);
@@ -53,7 +53,7 @@ struct CertificateAuthority::Pair {
 };
 
 CertificateAuthority::CertificateAuthority() : own_(std::make_unique<Pair>()) {
-  // Of one name, another's would be tried.
+  // A random name: if two authorities had the same name, the wrong one's key would be tried.
   own_->certificate = unsigned_certificate(own_->key.get(), "CA " + random_id());
   X509* certificate = own_->certificate.get();
   X509_set_issuer_name(certificate, X509_get_subject_name(certificate));

@@ -1,5 +1,5 @@
-// A certificate authority of a test, and certificates signed by it, made anew each time and valid for
-// a day.
+// A certificate authority for tests, and certificates signed by it. They are created anew each time
+// and are valid for a day.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class CertificateAuthority {
 
   // Its own certificate, in PEM.
   std::string certificate() const;
-  // `alternative_name`: whose it is, as "IP:127.0.0.1" or "DNS:localhost".
+  // `alternative_name`: whom the certificate is for, as "IP:127.0.0.1" or "DNS:localhost".
   Certificate issue(const std::string& alternative_name) const;
 
  private:

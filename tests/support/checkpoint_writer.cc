@@ -56,7 +56,7 @@ class TensorMaker {
   CheckpointTensors* tensors_;
 };
 
-// The bits of a value that float16 holds exactly: zero, a normal number or a subnormal one.
+// The bits of a value that float16 represents exactly: zero, a normal number or a subnormal one.
 uint16_t exact_float16_bits(float value) {
   if (value == 0) return 0;
   int exponent = 0;  // |value| = fraction * 2^exponent, fraction in [0.5, 1)
@@ -249,7 +249,7 @@ std::string config_json(const ModelConfig& config) {
   } else {
     fields["eos_token_id"] = json::value_from(config.eos_token_ids);
   }
-  if (!config.layer_windows.empty()) {  // of an architecture with layer_types
+  if (!config.layer_windows.empty()) {  // for an architecture with layer_types
     json::array types;
     for (const int32_t window : config.layer_windows) {
       if (window != 0) fields["sliding_window"] = window;
@@ -273,7 +273,7 @@ std::string safetensors_bytes(const CheckpointTensors& tensors, DType dtype) {
                     {"data_offsets", {begin, data.size()}}};
   }
   std::string text = json::serialize(header);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // as the format's own writer aligns the data
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data, as the format's own writer does
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(text.size() >> 8 * i));
   return bytes + text + data;
@@ -286,7 +286,7 @@ void write_checkpoint(const ModelConfig& config, const CheckpointTensors& tensor
     write_file(directory + "/model.safetensors", safetensors_bytes(tensors, dtype));
     return;
   }
-  // Dealt in turn, so that the tensors of a layer lie in different files.
+  // Tensors are dealt out in turn, so that those of a layer lie in different files.
   std::vector<CheckpointTensors> parts(static_cast<std::size_t>(num_files));
   json::object weight_map;
   std::size_t next = 0;

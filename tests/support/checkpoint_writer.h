@@ -18,24 +18,25 @@ struct CheckpointTensor {
 using CheckpointTensors = std::map<std::string, CheckpointTensor, std::less<>>;
 
 // 2 layers, hidden 64, 8 query heads on 4 kv heads of 16, ffn 96, vocabulary 101, and what the
-// family always has: Qwen2's bias, Qwen3's norms of heads, Phi-3's fused tensors. Mixtures have four
-// experts of which a token gets two; Qwen's are of 32 and leave the first layer its MLP, and Qwen2's
-// have a shared one of 48.
+// family always has: Qwen2's bias, Qwen3's head norms, Phi-3's fused tensors. Mixtures have four
+// experts and choose two for each token. Qwen's experts are of width 32 and the first layer keeps
+// its MLP; Qwen2's also have a shared expert of 48.
 model::ModelConfig tiny_model_config(const std::string& architecture = "LlamaForCausalLM");
 
-// All tensors of a model of this shape by their Hugging Face names, lm_head unless tied. Matrices
-// have a variance of 1 / columns, norms are around 1. Every value is exact in float32, bfloat16 and
-// float16, so the same seed is the same model in each.
+// All tensors of a model of this shape by their Hugging Face names; lm_head is included unless
+// tied. Matrices have a variance of 1 / columns, and norms are around 1. Every value is exact in
+// float32, bfloat16 and float16, so the same seed gives the same model in each.
 CheckpointTensors random_tensors(const model::ModelConfig& config, uint64_t seed);
 
-// config.json for `config`, as Transformers would write it; several ends of a text are a list.
+// config.json for `config`, as Transformers would write it. Several end-of-text tokens become a
+// list.
 std::string config_json(const model::ModelConfig& config);
 
-// Header and data of one .safetensors file.
+// The bytes of one .safetensors file: header and data.
 std::string safetensors_bytes(const CheckpointTensors& tensors, DType dtype);
 
-// config.json and model.safetensors, or `num_files` > 1 files with their index, into the existing
-// directory `directory`. Values must be exact in `dtype`.
+// Writes config.json and model.safetensors, or `num_files` > 1 files with their index, into the
+// existing directory `directory`. Values must be exact in `dtype`.
 void write_checkpoint(const model::ModelConfig& config, const CheckpointTensors& tensors,
                       DType dtype, const std::string& directory, int num_files);
 void write_random_checkpoint(const model::ModelConfig& config, DType dtype, uint64_t seed,

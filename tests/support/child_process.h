@@ -1,4 +1,5 @@
-// A process that is forked before the test has threads, and begins once it is told something.
+// A process that is forked before the test has threads, and begins when the test tells it
+// something.
 #pragma once
 
 #include <signal.h>
@@ -17,7 +18,7 @@ namespace millrace::test {
 
 class ChildProcess {
  public:
-  // Its exit status is what `body` returns.
+  // The process exits with the status that `body` returns.
   explicit ChildProcess(const std::function<int(const std::string& told)>& body) {
     int pipes[2];
     MR_CHECK(::pipe(pipes) == 0, "pipe");
@@ -39,7 +40,7 @@ class ChildProcess {
     MR_CHECK(::write(to_.get(), text.data(), text.size()) == std::ssize(text), "write");
     to_ = FileDescriptor();
   }
-  // Waits for its end; -1 for one by a signal.
+  // Waits for the process to end and returns its exit status; -1 if a signal ended it.
   int status() {
     int status = 0;
     ::waitpid(std::exchange(pid_, -1), &status, 0);

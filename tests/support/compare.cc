@@ -10,7 +10,7 @@ namespace {
 
 double difference(float a, float b) {
   if (std::isnan(a) && std::isnan(b)) return 0;
-  if (a == b) return 0;  // also equal infinities
+  if (a == b) return 0;  // includes equal infinities
   const double delta = std::abs(static_cast<double>(a) - static_cast<double>(b));
   return std::isnan(delta) ? std::numeric_limits<double>::infinity() : delta;
 }

@@ -1,4 +1,4 @@
-// A disk that fails: for tests of what is read back from it.
+// A failing disk, for tests that read data back from one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@
 
 namespace millrace::test {
 
-// Of the files that this process has open in `directory`, unlinked as they are: all bytes.
+// Damages all bytes of the files in `directory` that this process has open. They are unlinked, so
+// they are found by their descriptors.
 inline void damage_open_files(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;

@@ -13,7 +13,7 @@ class FakeClock final : public Clock {
   void advance(Duration by) { since_start_.fetch_add(by.count()); }
 
  private:
-  // Not zero: code that takes a default TimePoint for "now" shows.
+  // Not zero, so that code that uses a default TimePoint as "now" is noticed.
   std::atomic<Duration::rep> since_start_{Duration(std::chrono::hours(1)).count()};
 };
 

@@ -14,7 +14,7 @@ namespace millrace::test {
 
 using kernels::CopyRowsParams;
 
-// Device memory may be touched while one of these lives.
+// Device memory is accessible to the host while one of these lives.
 class FarDevice::Access {
  public:
   explicit Access(FarDevice& device) : device_(device) { device_.set_accessible(true); }
@@ -24,7 +24,8 @@ class FarDevice::Access {
   FarDevice& device_;
 };
 
-// Has the turn, once the thread before is through, or the operations before `count` are done.
+// Waits until the previous thread gives up the turn, and takes it; or only until `count` operations
+// are done.
 class FarDevice::Turn {
  public:
   explicit Turn(FarDevice& device, int64_t count = std::numeric_limits<int64_t>::max())
@@ -49,7 +50,8 @@ class FarDevice::Turn {
   const bool nested_;
 };
 
-// Has the device catch up with what it follows, which a GPU does by itself, and copies at once.
+// Makes the device catch up with the operations that it follows, which a GPU does by itself, and
+// copies at once.
 class FarDevice::Lane final : public kernels::CopyLane {
  public:
   explicit Lane(FarDevice& device) : device_(device) {}
@@ -142,7 +144,7 @@ void FarDevice::free(void* data, int64_t bytes) noexcept {
   const Turn turn(*this);
   try {
     catch_up(num_called());          // as cudaFree does
-  } catch (const std::exception&) {  // broken, which cudaFree does not mind
+  } catch (const std::exception&) {  // the device is broken, which cudaFree does not mind
     const std::lock_guard lock(mutex_);
     queue_.clear();
   }
@@ -213,7 +215,8 @@ int64_t FarDevice::num_called() const {
 void FarDevice::catch_up(int64_t count) {
   if (inside()) return;
   const Turn turn(*this, count);
-  // Over operations that follow each other: the system takes longer for it than they do.
+  // Kept open over consecutive operations, because changing the protection takes longer than they
+  // do.
   std::unique_ptr<Access> access;
   while (const Operation* operation = next_operation(count)) {
     if (!operation->is_own) {

@@ -1,7 +1,8 @@
-// A CPU device that behaves like one with memory of its own that is always behind: an operation is
-// done when it is waited for, by who has time, and not before. The host faults when it touches
-// device memory, sees what was copied to it only once it has waited, and pays for taking back host
-// memory too early. What runs on it makes no assumption that a GPU would break.
+// A CPU device that behaves like one with separate memory that always lags behind the host. An
+// operation is done only when something waits for it, on the waiting thread or on that of another
+// waiter. The host faults when it touches device memory, sees copies to it only once it has waited,
+// and fails if it takes back host memory too early. Code that works on it makes no assumption that
+// a GPU would break.
 #pragma once
 
 #include <atomic>
@@ -24,34 +25,34 @@ namespace millrace::test {
 
 class FarDevice final : public kernels::Device {
  public:
-  // `device`: one whose memory is the host's; it does the work.
+  // `device` does the work. Its memory must be the host's.
   explicit FarDevice(std::unique_ptr<kernels::Device> device);
   ~FarDevice() override;
 
-  // Device memory in use, and the most that ever was since reset_peak().
+  // Device memory in use, and its peak since reset_peak().
   int64_t allocated_bytes() const { return allocated_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }
   void reset_peak() { peak_bytes_ = allocated_bytes_; }
 
-  // As a GPU without that much in one piece: kExhausted.
+  // Allocations larger than this fail with kExhausted, as on a GPU without that much in one piece.
   void refuse_larger_than(int64_t bytes) { largest_bytes_ = bytes; }
 
-  // Something done in the order of the operations, a collective for instance. What it has this
-  // device do is done at once.
+  // Enqueues something to be done in the order of the operations, for instance a collective. What
+  // it asks of this device is done at once.
   void enqueue(std::function<void()> operation);
-  // As a GPU that fails: whoever waits for the operation after the next `num_operations` gets a
+  // Fails like a GPU: whoever waits for an operation after the next `num_operations` gets a
   // std::runtime_error, "failure 1" the first time.
   void break_after(int64_t num_operations);
-  // As a GPU that waits for a peer that is gone: who waits for it from now on is out of time.
+  // Hangs like a GPU that waits for a lost peer: from now on, waiting for it runs out of time.
   void hang() { hangs_ = true; }
-  // As a GPU that hangs: from now on copies of lanes do not come to an end, and who waits for them
-  // is out of time.
+  // Hangs the lanes of a GPU: from now on, their copies do not end, and waiting for them runs out
+  // of time.
   void hold_lanes();
-  // Whether memory can be locked: kExhausted.
+  // Whether locking memory fails with kExhausted.
   void refuse_locks(bool refuse) { refuses_locks_ = refuse; }
   // Pages that lanes have gathered.
   int64_t num_gathered() const { return num_gathered_; }
-  // They end after all, in their order.
+  // Lets the held copies end after all, in their order.
   void release_lanes();
 
   kernels::DeviceInfo info() const override;
@@ -122,7 +123,7 @@ class FarDevice final : public kernels::Device {
   class Turn;
   struct Operation {
     std::function<void()> run;
-    bool is_own = false;  // touches device memory, or a mark
+    bool is_own = false;  // touches device memory, or is a mark
   };
 
   template <typename Params>
@@ -131,13 +132,13 @@ class FarDevice final : public kernels::Device {
       (device_.get()->*operation)(*kept);
     });
   }
-  // Operations called so far, done or not.
+  // Operations called so far, whether done or not.
   int64_t num_called() const;
-  // Whether the caller is an operation.
+  // Whether the caller is itself an operation.
   bool inside() const { return worker_ == std::this_thread::get_id(); }
-  // Of the first `count` operations, the next to be done, or none.
+  // The next of the first `count` operations that is not done, or null.
   const Operation* next_operation(int64_t count);
-  // Does the first `count` operations, as far as they are not done.
+  // Does those of the first `count` operations that are not done.
   void catch_up(int64_t count);
   void enqueue_own(std::function<void()> operation);
   void set_accessible(bool accessible);
@@ -146,14 +147,15 @@ class FarDevice final : public kernels::Device {
   void unlock_host(std::span<const std::byte> memory) noexcept override { locked_.remove(memory); }
 
   std::unique_ptr<kernels::Device> device_;
-  // One thread at a time has the turn: does operations, or a lane's copies. Lanes do what they follow
-  // on threads of their own, and an operation may call the device. Who enqueues needs no turn, nor who
-  // waits for what is done: an operation may be waiting for a peer that waits for the caller.
+  // One thread at a time has the turn: it does operations, or a lane's copies. Lanes do what they
+  // follow on threads of their own, and an operation may call the device. Enqueueing needs no turn,
+  // nor does waiting for what is already done: an operation may be waiting for a peer that waits
+  // for the caller.
   std::atomic<std::thread::id> turn_;
-  std::atomic<std::thread::id> worker_;  // does an operation now
-  mutable std::recursive_mutex mutex_;   // for all below
-  std::condition_variable_any changed_;  // turn_ or num_done_
-  // Buffers follow each other and no address is used again, so that one call protects them all.
+  std::atomic<std::thread::id> worker_;  // the thread that runs an operation now
+  mutable std::recursive_mutex mutex_;   // guards everything below
+  std::condition_variable_any changed_;  // turn_ or num_done_ changed
+  // Buffers are contiguous and no address is used twice, so that one call protects them all.
   static constexpr int64_t kReservedBytes = int64_t{16} << 30;
   std::byte* memory_ = nullptr;
   int64_t used_bytes_ = 0;
@@ -163,10 +165,10 @@ class FarDevice final : public kernels::Device {
   int64_t peak_bytes_ = 0;
   int64_t largest_bytes_ = kReservedBytes;
 
-  std::deque<Operation> queue_;  // called and not done
+  std::deque<Operation> queue_;  // called but not done
   int64_t num_done_ = 0;
-  std::unordered_map<kernels::TimeMark, kernels::TimeMark> passed_;  // mark -> when
-  std::deque<kernels::TimeMark> kept_;                               // those of passed_, in order
+  std::unordered_map<kernels::TimeMark, kernels::TimeMark> passed_;  // mark -> when it was passed
+  std::deque<kernels::TimeMark> kept_;  // the marks in passed_, in order
   int64_t first_broken_ = std::numeric_limits<int64_t>::max();
   int num_failures_ = 0;
   std::atomic<bool> hangs_ = false;

@@ -1,4 +1,4 @@
-// An output buffer with known bytes before and after it and inside it, so that a test sees a write
+// An output buffer with known bytes before it, after it and inside it, so that a test sees a write
 // outside the range, or an element that was never written (it still reads as NaN).
 #pragma once
 
@@ -13,7 +13,7 @@ namespace millrace::test {
 template <typename T>
 class GuardedBuffer {
  public:
-  // On either side. Wider than the widest vector store; all ones is a NaN in float32 and bfloat16.
+  // On each side. Wider than the widest vector store. All ones is a NaN in float32 and bfloat16.
   static constexpr ptrdiff_t kGuardBytes = 128;
 
   explicit GuardedBuffer(int64_t count)

@@ -1,5 +1,5 @@
-// The parameters of a device operation that is called now and done later: with a copy of the host
-// memory they name, which is the caller's again when the call returns.
+// The parameters of a device operation that is called now and done later. Holds a copy of the host
+// memory they refer to, which the caller may reuse when the call returns.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace millrace::test {
 
-// keep(span) for each of them; most operations have none.
+// Calls keep(span) for each span in the parameters; those of most operations have none.
 template <typename Keep>
 void keep_spans(kernels::CopyPiecesParams& params, Keep keep) {
   keep(params.pieces);

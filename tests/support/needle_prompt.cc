@@ -33,7 +33,7 @@ class SplitMix64 {
   uint64_t state_;
 };
 
-// The words that may follow a word in Markov filler: the relation the model was trained on.
+// The words that may follow a word in Markov filler: the relation that the model was trained on.
 int32_t successor(int32_t word, int64_t branch) {
   const int32_t index = word - kNeedleWord0;
   const uint64_t hash = mix64(static_cast<uint64_t>(index) * kSuccessors + branch);
@@ -44,8 +44,8 @@ int32_t random_word(SplitMix64& rng) {
   return kNeedleWord0 + static_cast<int32_t>(rng.below(kWords));
 }
 
-// Runs of random words, of Markov chains and of short phrases repeated, as in training: local
-// heads have something to do, and every key also occurs outside its record.
+// Runs of random words, of Markov chains and of short repeated phrases, as in training. Local heads
+// have something to do, and every key also occurs outside its record.
 void append_filler_run(SplitMix64& rng, std::vector<int32_t>& out) {
   const int64_t length = 12 + rng.below(29);
   const int64_t kind = rng.below(100);
@@ -62,7 +62,7 @@ void append_filler_run(SplitMix64& rng, std::vector<int32_t>& out) {
   }
 }
 
-// Starts of `count` disjoint spans of `length` tokens, uniform over [begin, end).
+// The starts of `count` disjoint spans of `length` tokens, uniform over [begin, end).
 std::vector<int64_t> spread(SplitMix64& rng, int64_t begin, int64_t end, int count,
                             int64_t length) {
   const int64_t free = end - begin - count * length;
@@ -100,8 +100,8 @@ std::vector<Record> draw_records(SplitMix64& rng, int count) {
 NeedlePrompt make_needle_prompt(const NeedlePromptSpec& spec) {
   if (spec.tokens < 3 || spec.queries < 0) throw std::invalid_argument("needle prompt: size");
   SplitMix64 rng(spec.seed);
-  // Records lie in the prompt in random order of their being asked: keys are drawn in asking
-  // order, places are shuffled.
+  // Keys are drawn in the order in which they are asked for, and places are shuffled, so that
+  // records lie in the prompt in random order.
   const std::vector<Record> records = draw_records(rng, spec.records);
   std::vector<int64_t> record_starts = spread(rng, 1, spec.tokens / 3, spec.records, kRecordTokens);
   for (size_t i = record_starts.size(); i > 1; --i) {

@@ -1,6 +1,6 @@
 // Prompts for the needle fixture (tests/models/README.md): records in the first third, answered
-// queries spread over the rest, one unanswered query at the end. The same spec gives the same
-// prompt everywhere; the Python generator draws other prompts of the same kind.
+// queries spread over the rest, and one unanswered query at the end. The same spec gives the same
+// prompt everywhere. The Python generator draws other prompts of the same kind.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr int32_t kNeedleDigit0 = 7;
 inline constexpr int32_t kNeedleWord0 = 17;  // keys and filler
 inline constexpr int32_t kNeedleVocabSize = 2048;
 
-// Which records the queries ask for, the one at the end included.
+// Which records the queries ask for, including the query at the end.
 enum class NeedleMode {
   kOneRecord,   // always the same: what a row needs persists over rows
   kAllRecords,  // each in turn: what a row needs changes from query to query
@@ -33,13 +33,14 @@ struct NeedlePromptSpec {
 
 struct NeedlePrompt {
   std::vector<int32_t> token_ids;
-  // The KEY tokens of the middle queries, in order: the rows that must predict a first digit.
+  // Positions of the KEY tokens of the middle queries, in order: the rows that must predict a first
+  // digit.
   std::vector<int64_t> probe_positions;
   std::vector<int32_t> expected_probe_tokens;
   std::vector<int32_t> answer_tokens;  // the four digits that answer the query at the end
 };
 
-// Throws std::invalid_argument where records or queries do not fit into the prompt.
+// Throws std::invalid_argument if the records or queries do not fit into the prompt.
 NeedlePrompt make_needle_prompt(const NeedlePromptSpec& spec);
 
 }  // namespace millrace::testing

@@ -1,5 +1,5 @@
-// What most tests include, parsed once for all of them (mr_test in cmake/MillraceTargets.cmake): a third
-// of the time that a test takes to compile. A test still includes what it uses.
+// What most tests include, parsed once for all of them (mr_test in cmake/MillraceTargets.cmake): a
+// third of the time that a test takes to compile. A test still includes what it uses.
 #pragma once
 
 #include <gmock/gmock.h>

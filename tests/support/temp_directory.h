@@ -1,4 +1,4 @@
-// A directory of its own for a test, gone with everything in it at the end of the scope.
+// A directory for one test. It and everything in it are removed at the end of the scope.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class TempDirectory {
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
 
-  // Writes a file of it and returns its path.
+  // Writes a file into it and returns the file's path.
   std::string write(std::string_view name, std::string_view content) const {
     std::ofstream(file(name), std::ios::binary) << content;
     return file(name);

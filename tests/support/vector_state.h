@@ -1,4 +1,4 @@
-// What the processor says of this thread's vector registers.
+// What the processor reports about this thread's vector registers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace millrace::test {
 
-// Whether any upper half is in use; none where the processor does not tell (XGETBV with ECX = 1).
+// Whether any upper half is in use; none if the processor cannot report it (XGETBV with ECX = 1).
 inline std::optional<bool> upper_halves_in_use() {
 #ifdef __x86_64__
   constexpr uint32_t kTells = 1 << 2, kUpperHalves = 1 << 2;

@@ -20,7 +20,7 @@ constexpr auto kCopyTimeout = std::chrono::minutes(1);
 constexpr int32_t kFirstColumns = 30;
 constexpr int64_t kRunOffsets = 64;
 
-// Where the arrays of a view begin and how large they are.
+// Where an array of a view begins and how large it is.
 struct IndexArray {
   void** data;
   int64_t bytes;

@@ -1,5 +1,5 @@
-// An index in device memory, with its way in and out: benchmarks give index sets by hand, and check
-// what operations found.
+// An index in device memory that can be uploaded and read back: benchmarks give index sets by hand,
+// and check what operations found.
 #pragma once
 
 #include <span>
@@ -32,7 +32,7 @@ class HostIndex {
 
 class BenchIndex {
  public:
-  // Uninitialised: an operation writes it, or upload().
+  // Uninitialised until an operation or upload() writes it.
   static Result<BenchIndex> create(kernels::Device& device, const kernels::IndexShape& shape);
 
   const kernels::IndexView& view() const { return view_; }
@@ -46,8 +46,8 @@ class BenchIndex {
 };
 
 // The index sets that peers were timed with: the first 30 columns and random ones; a third of the
-// slashes contiguous from offset 0, the rest in random runs of 64. Offsets closer than a row tile
-// are one band, as estimation merges them.
+// slashes contiguous from offset 0, and the rest in random runs of 64. Offsets closer than a row
+// tile form one band, as estimation merges them.
 HeadLists vertical_slash_lists(int64_t num_tokens, int32_t verticals, int32_t slashes,
                                uint64_t seed);
 

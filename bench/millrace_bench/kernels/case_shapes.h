@@ -27,9 +27,9 @@ std::vector<int32_t> all_heads(const LayerShape& shape);
 int64_t causal_pairs(int64_t num_tokens);  // of one head
 std::string budget_text(kernels::VerticalSlashBudget budget);
 
-// Room for as many bands as can be apart, and the columns of a budget.
+// Room for as many separate bands as there can be, and for the columns of the budget.
 kernels::IndexShape list_shape(const LayerShape& shape, kernels::VerticalSlashBudget budget);
-// Room for half of the causal blocks, as the engine gives.
+// Room for half of the causal blocks, as in the engine.
 kernels::IndexShape block_shape(const SampleLayer& layer);
 
 }  // namespace millrace::bench

@@ -8,12 +8,12 @@
 namespace millrace::bench {
 namespace {
 
-// Products of all sampled rows with the keys that they may see: a multiplication and an addition
-// each.
+// Operations of the products of all sampled rows with the keys that they may see: one
+// multiplication and one addition each.
 double scan_ops(const SampleLayer& layer, int32_t sampled_rows) {
   int64_t pairs = 0;
   for (const auto& tile : layer.tiles()) {
-    // Which rows is not known here: in the mean they are those of the tile's middle.
+    // The sampled rows are not known here. On average they are those in the middle of the tile.
     pairs +=
         std::min<int64_t>(sampled_rows, tile.num_rows) * (tile.position + tile.num_rows / 2 + 1);
   }
@@ -121,7 +121,7 @@ Result<KernelRow> KernelCases::adaptive(const SampleLayer& layer, const Adaptive
   return blocks(layer, pattern, empty_row("adaptive", text, layer.shape()));
 }
 
-// Estimators write blocks alone: the other lists are emptied once.
+// Estimators write only the block lists, so the other lists are emptied once.
 Result<KernelRow> KernelCases::blocks(const SampleLayer& layer, const BlockPattern& pattern,
                                       KernelRow row) {
   MR_ASSIGN_OR_RETURN(auto index, BenchIndex::create(*device_, block_shape(layer)));

@@ -26,9 +26,10 @@ constexpr int64_t kExpertHidden = 2048;
 constexpr int32_t kNumExperts = 128, kExpertsPerRow = 8;
 constexpr int64_t kWidths[] = {768, 384};
 
-// Experts of a row, no two alike: the largest of what weighted draws give (Efraimidis and Spirakis
-// 2006, "Weighted random sampling with a reservoir"). Even: all are as popular. Else the n-th as
-// 1 / sqrt(n): the first is chosen 5.3 times as often as the mean, the last 0.6 as often.
+// The experts of a row, all different: the largest results of weighted draws (Efraimidis and
+// Spirakis 2006, "Weighted random sampling with a reservoir"). Even: all experts are equally
+// popular. Otherwise the n-th has weight 1 / sqrt(n): the first is chosen 5.3 times as often as the
+// mean, the last 0.6 times.
 std::vector<int32_t> draw_experts(int64_t num_rows, bool even) {
   std::vector<int32_t> chosen;
   std::vector<double> keys(kNumExperts);
@@ -108,8 +109,9 @@ class MixtureCase {
             .out = out_.as<float>()};
   }
 
-  // One row against the reference, whose mixture has the row's experts alone. What SwiGLU leaves
-  // and what an expert gives may be rounded to 16 bits, 2^-9 of each: six deviations of both.
+  // Checks one row against the reference, given a mixture of only this row's experts. The outputs
+  // of SwiGLU and of an expert may be rounded to 16 bits, 2^-9 of each; allowed are six deviations
+  // of both.
   Result<CheckResult> check(int64_t row) const {
     auto p = params();
     const int64_t element = dtype_bytes(dtype_);
@@ -140,7 +142,7 @@ class MixtureCase {
     return compare(row, expected, 6 * std::numbers::sqrt2 * 0x1p-9);
   }
 
-  // `allowed`: of a row's deviation.
+  // `allowed`: as a share of the row's deviation.
   Result<CheckResult> compare(int64_t row, const std::vector<float>& expected,
                               double allowed) const {
     MR_ASSIGN_OR_RETURN(
@@ -199,7 +201,7 @@ class MixtureCase {
   kernels::DeviceBuffer gathered_, products_, activated_, outputs_, out_;
 };
 
-// The same mixture in 8-bit floats, whose scratch is more.
+// The same mixture in 8-bit floats, which needs more scratch.
 class Float8MixtureCase {
  public:
   static Result<Float8MixtureCase> create(kernels::Device& device, int64_t num_rows,
@@ -221,11 +223,11 @@ class Float8MixtureCase {
   double flops() const { return wide_.flops(); }
 
   void run() { device_->float8_experts(params()); }
-  // The rows, once for all of their experts; not part of run().
+  // Quantises the rows once for all of their experts; not part of run().
   void quantize() { device_->float8_quantize(a_.quantize()); }
 
-  // As MixtureCase::check. What the tensor cores cut off moves some numbers between the products to
-  // another code: 0.016 of a row in the mean square where it was measured (H100, 8,192 rows).
+  // As MixtureCase::check. The tensor cores' truncation moves some numbers between the products to
+  // another code: measured as 0.016 of a row in root mean square (H100, 8,192 rows).
   Result<CheckResult> check(int64_t row) const {
     auto p = params();
     const int64_t width = p.down.cols;
@@ -290,7 +292,7 @@ class Float8MixtureCase {
 
 }  // namespace
 
-// With as many operations as all of a mixture's products.
+// One product with as many operations as all products of a mixture.
 Result<KernelRow> KernelCases::mixture_as_product(int64_t num_rows, DType dtype) {
   const int64_t rows = num_rows * kExpertsPerRow, columns = 3 * kWidths[0];
   const DType c_dtype = device_->info().projection_dtype(dtype);

@@ -15,8 +15,9 @@ namespace {
 
 constexpr auto kCopyTimeout = std::chrono::minutes(1);
 
-// An element of a product, and what Hopper's tensor cores may lose of it: of 32 products and the sum
-// so far they keep 13 bits behind the point of the largest, and cut off what is below.
+// An element of a product, and what Hopper's tensor cores may lose of it. For each 32 products and
+// the sum so far, they keep 13 bits after the binary point of the largest, and cut off the bits
+// below.
 struct Dot {
   double exact = 0;
   double slack = 0;

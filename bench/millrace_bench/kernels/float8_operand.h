@@ -11,9 +11,9 @@ namespace millrace::bench {
 
 class Float8Operand {
  public:
-  // Of normals, which stay for quantize().
+  // Quantised from normals, which are kept for quantize().
   static Result<Float8Operand> create(kernels::Device& device, int64_t rows, int64_t cols);
-  // `wide` outlives it where quantize() is used.
+  // `wide` must outlive it if quantize() is used.
   static Result<Float8Operand> of(kernels::Device& device, const kernels::ConstMatrix& wide);
 
   const kernels::Float8QuantizeParams& quantize() const { return quantize_; }
@@ -24,7 +24,7 @@ class Float8Operand {
   kernels::Float8QuantizeParams quantize_;
 };
 
-// Its elements times its scale.
+// The row's elements times its scale.
 Result<std::vector<float>> read_float8_row(kernels::Device& device,
                                            const kernels::ConstFloat8Matrix& matrix, int64_t row);
 
@@ -37,7 +37,7 @@ struct HostFloat8Rows {
   kernels::ConstFloat8Matrix view() const {
     return {codes.data(), scales.data(), static_cast<int64_t>(scales.size()), cols, cols};
   }
-  // Below those that are there.
+  // Appends below the rows that it already has.
   Result<void> append(kernels::Device& device, const kernels::ConstFloat8Matrix& matrix,
                       int64_t first, int64_t count);
 };

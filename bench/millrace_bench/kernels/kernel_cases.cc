@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto kTimeout = std::chrono::minutes(30);
 
-// Pairs that attention of one head computes, counted from its lists, or its window, on the host.
+// Pairs that attention of one head computes, counted on the host from its lists or its window.
 int64_t counted_pairs(const SampleLayer& layer, const HostIndex& index, int32_t head,
                       int64_t window) {
   const auto& tiles = layer.tiles();

@@ -1,5 +1,5 @@
-// One line of `millrace-bench kernels`: an operation at one size, timed, with what it is held
-// against.
+// One line of `millrace-bench kernels`: an operation at one size, its times, and the figures they
+// are compared with.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -20,13 +20,13 @@ struct KernelRow {
   double density = 1;  // computed share of the causal pairs
   int64_t index_bytes = 0;
 
-  // What the row consists of; the first part that does `flops` is what the roof is applied to.
+  // The parts of the row. The roof applies to the first part that has `flops`.
   struct Part {
     std::string name;  // "attention"
     Timing timing;
-    double flops = 0;     // 0: not counted in operations
-    double bytes = 0;     // read and written, for what memory bounds; 0: not counted
-    double int8_ops = 0;  // of products of int8, for which no roof is measured; 0: not counted
+    double flops = 0;     // 0: operations are not counted
+    double bytes = 0;     // read and written, if memory is the bound; 0: not counted
+    double int8_ops = 0;  // operations of int8 products, whose roof is not measured; 0: not counted
   };
   std::vector<Part> parts;
   std::vector<CheckResult> checks;
@@ -35,13 +35,13 @@ struct KernelRow {
   bool ok() const;
 };
 
-// What this machine does at best, measured in the same run.
+// The best rates of this machine, measured in the same run.
 struct Roof {
   double tflops = 0;  // of a large matrix product; 0: not measured
   double gbytes_per_s = 0;
 };
 
-// Milliseconds at the roof; 0 where the part is not counted or the roof not measured.
+// Milliseconds at the roof; 0 if the part is not counted or the roof is not measured.
 double floor_ms(const KernelRow::Part& part, const Roof& roof);
 
 boost::json::object to_json(const KernelRow& row, const Roof& roof);

@@ -13,8 +13,8 @@ namespace json = boost::json;
 
 namespace {
 
-// Shapes the cases are run at: peers were timed with 8 dense heads and with 4 sparse ones, each
-// with its own K and V; a layer of Llama 3 8B has 32 query heads over 8.
+// The shapes of the cases. Peers were timed with 8 dense heads and with 4 sparse ones, each with
+// its own K and V. A layer of Llama 3 8B has 32 query heads over 8 kv heads.
 constexpr int32_t kDenseHeads = 8;
 constexpr int32_t kSparseHeads = 4;
 constexpr int32_t kLayerQueryHeads = 32;
@@ -28,10 +28,11 @@ constexpr int64_t kCopyBytes = 1 << 30;
 const std::vector<std::string> kCases = {
     "products",     "float8-products", "experts",  "dense",  "given-sets",
     "block-sparse", "vertical-slash",  "adaptive", "shares", "window"};
-// One rank's share is the whole, without the dense last rows as in the others.
+// With one rank the share is the whole, without the dense last rows, as in the others.
 const std::vector<int> kShareRanks = {1, 2, 4, 8};
 
-// Runs cases and prints each row as it is done: a run that is cut short has still said something.
+// Runs cases and prints each row as it is done, so that a run that is cut short still gives
+// results.
 class Run {
  public:
   Run(kernels::Device& device, const KernelsCommand& command)
@@ -68,7 +69,7 @@ class Run {
     rows_.push_back(std::move(row));
   }
 
-  // The fastest may be the roof.
+  // The fastest product may be the roof.
   void take_products(std::vector<KernelRow> rows) {
     for (const auto& row : rows) {
       const auto& gemm = row.parts.front();
@@ -77,7 +78,7 @@ class Run {
     for (auto& row : rows) take(std::move(row));
   }
 
-  // The roof of what follows, so these come first.
+  // These come first because they measure the roof of what follows.
   Result<void> products() {
     MR_ASSIGN_OR_RETURN(auto copy, cases_.memory_copy(kCopyBytes));
     const auto& part = copy.parts.front();

@@ -19,7 +19,7 @@ struct KernelsCommand {
   DType dtype = DType::kBFloat16;
   int32_t head_dim = 128;
   int64_t window = 4096;  // of the window case
-  // What the adaptive case is run with.
+  // The gammas that the adaptive case is run with.
   std::vector<float> gammas = {0.8F};
   float enough = AdaptiveSetting().rule.enough;
   int32_t sampled_rows = AdaptiveSetting().sampled_rows;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kCopyTimeout = std::chrono::minutes(1);
 
-// Elements [first, first + count) of a matrix in device memory that has no gaps.
+// Elements [first, first + count) of a matrix in device memory without gaps between its rows.
 Result<std::vector<float>> read_elements(kernels::Device& device,
                                          const kernels::ConstMatrix& matrix, int64_t first,
                                          int64_t count) {
@@ -30,17 +30,17 @@ Result<std::vector<float>> read_elements(kernels::Device& device,
   return values;
 }
 
-// Row `row` of a matrix without gaps.
+// Row `row` of a matrix without gaps between its rows.
 Result<std::vector<float>> read_row(kernels::Device& device, const kernels::ConstMatrix& matrix,
                                     int64_t row) {
   return read_elements(device, matrix, row * matrix.cols, matrix.cols);
 }
 
-// One element of a product in double and as a naive loop in float32 has it.
+// One element of a product, in double and by a naive loop in float32.
 struct Element {
   double exact = 0;
   float naive = 0;
-  double slack = 0;  // beyond twice the naive loop's error
+  double slack = 0;  // allowed beyond twice the naive loop's error
 };
 
 Element dot(const std::vector<float>& a, const std::vector<float>& b, DType dtype) {
@@ -49,8 +49,8 @@ Element dot(const std::vector<float>& a, const std::vector<float>& b, DType dtyp
     sum.exact += double{a[j]} * b[j];
     sum.naive += a[j] * b[j];
   }
-  // Tensor cores add products in groups of 16 and cut off about 2^-24 of the partial sum each time.
-  // These errors have one sign and add up, which the roundings of a float32 sum do not.
+  // Tensor cores add products in groups of 16 and each time cut off about 2^-24 of the partial sum.
+  // These errors have one sign and add up, unlike the roundings of a float32 sum.
   if (dtype != DType::kFloat32) {
     sum.slack = static_cast<double>(a.size()) / 16 * 0x1p-24 * std::abs(sum.exact);
   }
@@ -71,14 +71,14 @@ Result<Element> exact_element(kernels::Device& device, const kernels::SwigluPara
   MR_ASSIGN_OR_RETURN(const auto up_row, read_row(device, params.gate_up, params.out.cols + col));
   const Element gate = dot(a, gate_row, params.a.dtype), up = dot(a, up_row, params.a.dtype);
   const double silu = gate.exact / (1 + std::exp(-gate.exact));
-  constexpr double kSteepest = 1.1;  // SiLU's slope
+  constexpr double kSteepest = 1.1;  // the steepest slope of SiLU
   return Element{.exact = silu * up.exact,
                  .naive = gate.naive / (1 + std::exp(-gate.naive)) * up.naive,
                  .slack = kSteepest * gate.slack * std::abs(up.exact) + up.slack * std::abs(silu)};
 }
 
-// Sampled elements of `output`; twice the error of a naive float32 loop, rounded as the output is,
-// is allowed.
+// Checks sampled elements of `output`. The allowed error is twice that of a naive float32 loop
+// whose result is rounded as the output is.
 template <typename Params>
 Result<CheckResult> check_samples(kernels::Device& device, const Params& params,
                                   const kernels::ConstMatrix& output) {
@@ -134,7 +134,7 @@ Result<std::vector<KernelRow>> KernelCases::products(int64_t num_rows, DType dty
   return rows;
 }
 
-// To be compared with gate+up, which it computes too.
+// To be compared with gate+up, whose product it includes.
 Result<KernelRow> KernelCases::swiglu(int64_t num_rows, DType dtype) {
   const int64_t count = (num_rows + 2 * kFfn) * kHidden;
   MR_ASSIGN_OR_RETURN(const auto operands, device_->allocate(count * dtype_bytes(dtype)));

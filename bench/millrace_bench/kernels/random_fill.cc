@@ -10,7 +10,7 @@ namespace millrace::bench {
 
 namespace {
 
-// No multiple of any row, so that no row is another one again.
+// Not a multiple of any row length, so that no row repeats another.
 constexpr int64_t kPeriod = (1 << 20) - 3;
 constexpr auto kTimeout = std::chrono::minutes(1);
 

@@ -1,4 +1,4 @@
-// Normals for operands of which only the size matters.
+// Normals for operands where only the size matters.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace millrace::bench {
 
-// About normal, mean 0, deviation 1.
+// Approximately normal, mean 0, deviation 1.
 std::vector<float> make_normals(int64_t count, uint64_t seed);
 
-// `data` in device memory, float32 or bfloat16. Repeats after about 2^20 elements.
+// Fills `data` in device memory, float32 or bfloat16. The values repeat after about 2^20 elements.
 Result<void> fill_with_normals(kernels::Device& device, void* data, DType dtype, int64_t count,
                                float deviation = 1);
 

@@ -20,7 +20,7 @@ using kernels::RowTile;
 
 namespace {
 
-// Tiles near the beginning, inside, and the last, which is dense.
+// Tiles near the beginning and in the middle, and the last one, which is dense.
 std::vector<size_t> sampled_tiles(size_t num_tiles) {
   std::set<size_t> tiles;
   for (const size_t t : {size_t{0}, size_t{1}, num_tiles / 3, num_tiles * 3 / 4, num_tiles - 1}) {
@@ -79,18 +79,18 @@ double largest_difference(const auto& values, const std::vector<double>& referen
   double largest = 0;
   for (size_t i = 0; i < reference.size(); ++i) {
     const double difference = std::abs(static_cast<double>(values[i]) - reference[i]);
-    // NaN is as wrong as can be.
+    // A NaN counts as an infinite error.
     if (!(difference <= largest)) largest = std::isnan(difference) ? INFINITY : difference;
   }
   return largest;
 }
 
-// One head alone with rows of sampled tiles, for the reference operations: they take what a device
-// takes.
+// One head with only the rows of sampled tiles, for the reference operations, which take the same
+// parameters as a device.
 struct SampledHead {
   std::vector<float> q, k;
   std::vector<RowTile> tiles;
-  std::vector<size_t> numbers;  // of the tiles in the whole
+  std::vector<size_t> numbers;  // numbers of the sampled tiles in the whole prompt
 
   kernels::KvSlab kv(const LayerShape& shape) const {
     return {.k = k.data(),
@@ -122,7 +122,7 @@ Result<SampledHead> sample_head(kernels::Device& device, const SampleLayer& laye
   return sampled;
 }
 
-// Blocks of a tile; what kDenseTile stands for is not listed.
+// The blocks of a tile, without those that kDenseTile stands for.
 std::set<int32_t> blocks_of(const kernels::HeadIndex& head, size_t tile) {
   const int32_t count = head.block_count[tile];
   if (count == kernels::kDenseTile) return {-1};
@@ -198,7 +198,7 @@ Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& 
 
 Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& layer, int32_t head,
                                 const ProbeOutput& output) {
-  // Scores of 30 nats in float32 are off by 2e-6; a sum of up to 64 weights keeps that.
+  // Scores of 30 nats in float32 are off by 2e-6; a sum of up to 64 weights is no worse.
   constexpr double kAllowed = 1e-4;
   constexpr int64_t kSamples = 64;
   const auto& shape = layer.shape();
@@ -236,7 +236,8 @@ Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& laye
   }
   const double largest = std::max(*std::ranges::max_element(columns), 1.0F);
   for (int64_t i = 0; i < kSamples; ++i) {
-    // Half of them near either end of the lists, where sinks and the local band are.
+    // Half of the sampled entries are near either end of the lists, where sinks and the local band
+    // are.
     const auto any = static_cast<int64_t>(model::mixed_bits(3, static_cast<uint64_t>(i)) %
                                           static_cast<uint64_t>(shape.num_tokens));
     const int64_t place = i % 2 == 0 ? std::min(i, shape.num_tokens - 1) : any;

@@ -1,5 +1,5 @@
-// Results on the device against the host's own computation in double, on samples: rows, columns,
-// tiles. A benchmark of something wrong is worth nothing, so these come before timing.
+// Checks results on the device against the host's own computation in double, on samples of rows,
+// columns and tiles. Timings of wrong results are worthless, so the checks come before timing.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ struct CheckResult {
   bool ok() const { return error <= allowed; }
 };
 
-// What layer.out() has under `index`, or under `window` where that is not 0: twice the error of a
-// naive loop of the same precision is allowed.
+// Checks layer.out() under `index`, or under `window` if that is not 0. The allowed error is twice
+// that of a naive loop of the same precision.
 Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& layer,
                                     const HostIndex& index, int64_t window);
 
-// Probe's statistics of the last rows, `head` being the i-th of those it was run for. Errors are
-// relative to the largest value.
+// Probe's statistics of the last rows; `head` is the i-th of the heads that it was run for. Errors
+// are relative to the largest value.
 struct ProbeOutput {
   const float* column_sums = nullptr;    // of this head
   const float* diagonal_sums = nullptr;  // of this head
@@ -34,13 +34,14 @@ struct ProbeOutput {
 Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& layer, int32_t head,
                                 const ProbeOutput& output);
 
-// Lists built from sums are the reference's, entry by entry: the error is the number that differ.
+// Lists built from sums must equal the reference's, entry by entry; the error is the number of
+// entries that differ.
 Result<CheckResult> check_vertical_slash(kernels::Device& device, const SampleLayer& layer,
                                          int32_t head, kernels::VerticalSlashBudget budget,
                                          const ProbeOutput& output, const HostIndex& index);
 
-// Block lists of sampled tiles: the share of blocks that differ from the reference's. Rounding
-// decides between blocks of nearly equal score, so one in a hundred may.
+// Block lists of sampled tiles; the error is the share of blocks that differ from the reference's.
+// Rounding decides between blocks with nearly equal scores, so one in a hundred may differ.
 Result<CheckResult> check_block_sparse(kernels::Device& device, const SampleLayer& layer,
                                        int32_t head, int32_t top_k, const HostIndex& index);
 struct AdaptiveSetting {

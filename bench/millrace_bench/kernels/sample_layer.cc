@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kSeed = 1;
 constexpr int64_t kFillRows = 4096;
 constexpr auto kFillTimeout = std::chrono::minutes(1);
-// As the weights of a synthetic model give them.
+// As in the weights of a synthetic model.
 constexpr float kContentScale = 0.5F;
 constexpr int64_t kNormals = 1 << 20;
 
@@ -30,7 +30,7 @@ model::ModelConfig config_of(const LayerShape& shape) {
   return config;
 }
 
-// Projections of one token after another, before RoPE.
+// Makes the projections of successive tokens, before RoPE.
 class RowMaker {
  public:
   explicit RowMaker(const model::ModelConfig& config)

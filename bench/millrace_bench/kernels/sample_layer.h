@@ -1,5 +1,5 @@
 // Q, K and V of one layer on the device, with the structure of a synthetic model's heads
-// (model/synthetic/synthetic_heads.h): biases, heavy tokens and noise, turned by RoPE.
+// (model/synthetic/synthetic_heads.h): biases, heavy tokens and noise, rotated by RoPE.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct LayerShape {
 
 class SampleLayer {
  public:
-  // kExhausted when it does not fit the device.
+  // kExhausted if it does not fit on the device.
   static Result<SampleLayer> create(kernels::Device& device, const LayerShape& shape);
 
   const LayerShape& shape() const { return shape_; }
@@ -30,7 +30,7 @@ class SampleLayer {
   const void* q() const { return q_.data(); }
   void* out() const { return out_.data(); }
   const std::vector<kernels::RowTile>& tiles() const { return tiles_; }
-  // All but the index: of every head over all rows.
+  // Attention of every head over all rows; everything but the index is the layer's.
   kernels::AttentionParams attention(const kernels::IndexView& index) const;
   kernels::LastRows last_rows() const;
 

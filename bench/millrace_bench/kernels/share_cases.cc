@@ -17,7 +17,7 @@ using worker::Partition;
 
 namespace {
 
-// The row tiles of a rank of `num_ranks`, but for the dense last rows, which ranks deal out among
+// The row tiles of a rank of `num_ranks`, without the dense last rows, which ranks deal out among
 // themselves by head (worker/engine/dense_rows.h).
 std::vector<RowTile> share(int64_t num_tokens, int num_ranks, int rank) {
   const Partition partition(num_tokens, num_ranks, Partition::default_stripe_tokens(num_tokens));

@@ -8,7 +8,7 @@ namespace millrace::bench {
 
 namespace {
 
-// More than any benchmarked call takes on a working device.
+// Longer than any benchmarked call takes on a working device.
 constexpr auto kTimeout = std::chrono::minutes(30);
 constexpr int kMaxCalls = 10000;
 

@@ -10,7 +10,7 @@ namespace millrace::bench {
 
 struct TimingOptions {
   int num_samples = 5;
-  double sample_s = 0.05;  // calls are repeated until a sample takes as long
+  double sample_s = 0.05;  // calls are repeated until a sample takes this long
 };
 
 struct Timing {
@@ -20,8 +20,8 @@ struct Timing {
   int calls_a_sample = 0;
 };
 
-// Milliseconds a call, on the device's own clock: back to back, so that what a launch costs shows
-// only where it is longer than the work. The first call warms up and is not counted.
+// Milliseconds a call on the device's own clock. Calls run back to back, so that launch costs show
+// only where they exceed the work. The first call warms up and is not counted.
 Result<Timing> time_calls(kernels::Device& device, const std::function<void()>& call,
                           const TimingOptions& options);
 

@@ -13,7 +13,7 @@ namespace json = boost::json;
 
 namespace {
 
-// Phases of the slowest rank, operations of all.
+// Operations of all ranks over the phases of the slowest rank.
 double attention_tflops(const json::object& row, int num_ranks) {
   const auto* phases = row.if_contains("phases_s");
   const auto* attention =
@@ -49,7 +49,7 @@ Result<Baseline> Baseline::load(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   Baseline baseline;
-  // Boost.JSON throws where a member is missing or of another type.
+  // Boost.JSON throws if a member is missing or of another type.
   try {
     baseline.rows_ = rows_of(json::parse(text.str()).as_object());
   } catch (const std::exception& e) {

@@ -6,7 +6,7 @@ namespace millrace::bench {
 
 namespace {
 
-// Elements of a row, of the whole model.
+// Elements of a row in each part of the whole model.
 struct Widths {
   explicit Widths(const model::ModelConfig& config)
       : hidden(config.hidden_size),
@@ -16,22 +16,22 @@ struct Widths {
   double hidden, query, kv, ffn;
 };
 
-// The residual stream and the sums over tensor-parallel ranks.
+// Of the residual stream and of the sums over tensor-parallel ranks.
 constexpr double kFloat32Bytes = 4;
-// Attention's output and the MLP's.
+// One for attention's output and one for the MLP's.
 constexpr double kSumsALayer = 2;
 
 double rows_of_a_rank(const PrefillCase& prefill) {
   return static_cast<double>(prefill.num_tokens) / prefill.grid.cp;
 }
 
-// Elements of K a row on one rank: no fewer than one head's.
+// Elements of K in a row on one rank, at least those of one head.
 double kv_of_a_rank(const PrefillCase& prefill) {
   const auto& config = *prefill.config;
   return std::max(Widths(config).kv / prefill.grid.tp, double{1} * config.head_dim);
 }
 
-// Norms, RoPE, SiLU, and the residual stream that products add to.
+// Norms, RoPE, SiLU, and the residual stream to which products are added.
 double memory_bytes_a_row(const PrefillCase& prefill) {
   const Widths w(*prefill.config);
   const auto element = static_cast<double>(prefill.element_bytes);
@@ -39,8 +39,8 @@ double memory_bytes_a_row(const PrefillCase& prefill) {
   const double norms = kSumsALayer * w.hidden * (kFloat32Bytes + element);
   const double rope = 2 * element * (w.query / tp + 2 * kv_of_a_rank(prefill));
   const double silu = 3 * element * w.ffn / tp;
-  // Read and written where the product adds to it; with tensor parallelism the product is written
-  // and then added.
+  // With tp 1 the product adds to the stream: one read and one write. With tensor parallelism the
+  // product is written and then added.
   const double passes = prefill.grid.tp == 1 ? 2 : 4;
   return norms + rope + silu + kSumsALayer * passes * w.hidden * kFloat32Bytes;
 }
@@ -51,7 +51,7 @@ double at(double amount, double rate) {
 
 }  // namespace
 
-// Of the last layer K and V are needed; its few rows with logits take nothing.
+// The last layer only needs K and V of all rows; its few rows with logits take no time.
 PrefillWork work_of(const PrefillCase& prefill) {
   const auto& config = *prefill.config;
   const Widths w(config);
@@ -74,7 +74,7 @@ PrefillTraffic traffic_of(const PrefillCase& prefill) {
   // K and V of all tokens, as attention reads them.
   const double slab = 2 * static_cast<double>(prefill.num_tokens) * kv_of_a_rank(prefill) *
                       static_cast<double>(prefill.element_bytes);
-  // What was gathered by rank is put in the order of positions.
+  // Rows gathered by rank are reordered by position.
   const double ordering = prefill.grid.cp == 1 ? 0 : 2 * slab;
   return {.memory = config.num_layers * (rows * memory_bytes_a_row(prefill) + ordering),
           .all_gather = config.num_layers * slab * (cp - 1) / cp,

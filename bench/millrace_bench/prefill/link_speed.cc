@@ -11,7 +11,7 @@ namespace {
 using Collective = std::function<Result<void>(Deadline)>;
 
 constexpr auto kTimeout = std::chrono::minutes(2);
-// The fastest sample counts. Within one, ranks wait for each other before the first call only.
+// The fastest sample counts. Within a sample, ranks wait for each other only before the first call.
 constexpr int kSamples = 3;
 constexpr int kCallsASample = 4;
 
@@ -44,7 +44,7 @@ Result<double> gbytes_per_s(kernels::Device& device, comm::DeviceCommunicator& g
 Result<LinkSpeed> measure_link(kernels::Device& device, comm::DeviceCommunicator& group,
                                int64_t bytes) {
   if (group.size() == 1) return LinkSpeed{};
-  const int64_t count = bytes / group.size() / int64_t{sizeof(float)};  // of a rank
+  const int64_t count = bytes / group.size() / int64_t{sizeof(float)};  // of one rank
   const int64_t rank_bytes = count * int64_t{sizeof(float)}, all_bytes = group.size() * rank_bytes;
   MR_ASSIGN_OR_RETURN(const auto gathered, group.allocate(all_bytes));
   MR_RETURN_IF_ERROR(group.connect(*gathered, Deadline::after(kTimeout)));

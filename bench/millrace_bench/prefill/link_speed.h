@@ -1,4 +1,4 @@
-// What a rank receives a second in collectives of one of its groups while nothing else goes on.
+// What a rank receives per second in collectives of one of its groups while nothing else runs.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace millrace::bench {
 
-// As CommStats counts bytes and seconds; 0 in a group of one.
+// Bytes and seconds as CommStats counts them; 0 in a group of one rank.
 struct LinkSpeed {
   double all_gather_gbytes_per_s = 0;
   double all_reduce_gbytes_per_s = 0;
 };
 
-// Collective over `group`. `bytes`: what is gathered from all ranks, or summed.
+// Collective over `group`. `bytes`: the size gathered from all ranks, or summed.
 Result<LinkSpeed> measure_link(kernels::Device& device, comm::DeviceCommunicator& group,
                                int64_t bytes);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kTimeout = std::chrono::minutes(2);
 
-// What fills a device, and is over in a moment.
+// Sizes that fill a device and take only a moment.
 struct Sizes {
   int64_t product_rows;
   int64_t copy_bytes;
@@ -25,7 +25,7 @@ constexpr int32_t kAttentionHeads = 4;
 constexpr kernels::VerticalSlashBudget kSparseBudget{1000, 6096};
 constexpr TimingOptions kTiming = {.num_samples = 3, .sample_s = 0.02};
 
-// The rate of the row's first part that counts operations; 0 if none does.
+// The rate of the row's first part that has operations; 0 if none has.
 double tflops_of(const KernelRow& row) {
   const auto counted =
       std::ranges::find_if(row.parts, [](const auto& part) { return part.flops > 0; });

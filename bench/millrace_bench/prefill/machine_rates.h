@@ -1,4 +1,4 @@
-// What the machine that a prefill is timed on does at best, measured in the same run on all ranks
+// The best rates of the machine that a prefill is timed on, measured in the same run on all ranks
 // at once.
 #pragma once
 
@@ -11,15 +11,15 @@
 namespace millrace::bench {
 
 struct MachineRates {
-  double product_tflops = 0;  // the fastest of Llama 3 8B's: the roof
-  double dense_tflops = 0;    // of attention
-  double sparse_tflops = 0;   // of attention under a large vertical-slash set, index given
+  double product_tflops = 0;  // the fastest of Llama 3 8B's products: the roof
+  double dense_tflops = 0;    // of dense attention
+  double sparse_tflops = 0;   // of attention under a large given vertical-slash set
   double memory_gbytes_per_s = 0;
   LinkSpeed tp;
   LinkSpeed cp;
 };
 
-// Collective over the runtime's ranks; each has figures of its own. `product_rows` 0: what fills
+// Collective over the runtime's ranks; each gets its own figures. `product_rows` 0: as many as fill
 // the device.
 Result<MachineRates> measure_rates(worker::RankRuntime& runtime, int64_t product_rows);
 

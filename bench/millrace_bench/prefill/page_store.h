@@ -1,5 +1,5 @@
-// A KV store behind the engine, as a worker has: what it costs a prefill that pages leave for host
-// memory, and how much of that goes on beside later layers.
+// A KV store behind the engine, as in a worker: shows what it costs a prefill to store its pages in
+// host memory, and how much of that overlaps with later layers.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,18 @@ namespace millrace::bench {
 
 class PageStore {
  public:
-  // `runtime` outlives it. `host_bytes`: of this rank, for pages and their records; takes no memory
-  // on ranks whose kv heads another stores.
+  // `runtime` must outlive it. `host_bytes`: of this rank, for pages and their records. Takes no
+  // memory on a rank whose kv heads another rank stores.
   static Result<std::unique_ptr<PageStore>> create(worker::RankRuntime& runtime,
                                                    int64_t host_bytes);
 
-  // Collective. Runs `task` with its pages going to the store, which forgets them when the clock has
-  // been read: `total_s` is the time from the request's begin in the store to its last page.
-  // kExhausted on all ranks where one has no room.
+  // Collective. Runs `task` and stores its pages. `total_s` is the time from the request's begin in
+  // the store to its last page; then the store forgets the pages. kExhausted on all ranks if one
+  // has no room.
   struct Stored {
     worker::PrefillResult result;
     double total_s = 0;
-    worker::StoredBytes bytes;  // by all ranks
+    worker::StoredBytes bytes;  // of all ranks
   };
   Result<Stored> prefill(worker::PrefillTask task, Duration layer_timeout);
 
@@ -32,7 +32,7 @@ class PageStore {
   explicit PageStore(worker::RankRuntime& runtime) : runtime_(runtime) {}
 
   worker::RankRuntime& runtime_;
-  std::unique_ptr<kvstore::KvStore> store_;  // both null where another rank stores
+  std::unique_ptr<kvstore::KvStore> store_;  // both null if another rank stores its heads
   std::unique_ptr<worker::PageWriter> writer_;
 };
 

@@ -35,7 +35,7 @@ void add_prefill_command(CLI::App& app, PrefillCommand& command) {
   app.get_option("--model")->description(
       "a directory, or synthetic:llama-3-8b, synthetic:llama-3-70b, synthetic:qwen2.5-7b, "
       "synthetic:qwen3-30b-a3b, synthetic:tiny, synthetic:tiny-experts");
-  // Measuring where auto changes its mind takes longer than many benchmarks.
+  // Measuring the length at which auto changes its plan takes longer than many benchmarks.
   command.rank.crossover_tokens = 0;
   app.add_option("--tokens", command.tokens, "prompt lengths")
       ->check(CLI::Range(int64_t{1}, int64_t{4} << 20));

@@ -16,18 +16,18 @@ struct PrefillCommand {
   std::vector<std::string> plans = {"dense", "vertical-slash:1000,6096"};
   int num_repeats = 3;
   int num_warm_ups = 1;
-  int64_t product_rows = 0;   // 0: by device
+  int64_t product_rows = 0;   // 0: chosen for the device
   uint64_t seed = 1;          // of the prompt
-  int64_t host_bytes = 0;     // of a rank, for pages; 0: they are not stored
-  std::string baseline_path;  // of earlier results; empty: none
+  int64_t host_bytes = 0;     // of a rank, for pages; 0: pages are not stored
+  std::string baseline_path;  // earlier results; empty: none
   std::string commit;
   std::string json_path;
 };
 
 void add_prefill_command(CLI::App& app, PrefillCommand& command);
 
-// On every rank of `world`; the first prints and writes. 0: done; 1: runs of one case differ; 2:
-// could not run.
+// Runs on every rank of `world`; the first one prints and writes. Returns 0: done; 1: runs of one
+// case differ; 2: could not run.
 int run_prefill(const PrefillCommand& command, std::unique_ptr<comm::Communicator> world, int argc,
                 char** argv);
 

@@ -11,7 +11,7 @@ using worker::Phase;
 
 namespace {
 
-// What a layer's phases are about.
+// Seconds of a layer's phases, summed by what they do.
 struct Shares {
   double products_s, attention_s, index_s, copies_s;
 };
@@ -40,7 +40,7 @@ json::object to_json(const worker::Imbalance& imbalance) {
       {"mean", imbalance.mean}, {"worst", imbalance.worst}, {"worst_layer", imbalance.worst_layer}};
 }
 
-// Seconds on the slowest rank of each phase that took time on any.
+// The slowest rank's seconds in each phase that took time on any rank.
 json::object slowest_phases(const worker::PrefillResult& result) {
   json::object phases;
   for (size_t i = 0; i < worker::kPhaseNames.size(); ++i) {

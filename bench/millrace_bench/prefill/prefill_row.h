@@ -17,20 +17,20 @@ namespace millrace::bench {
 struct PrefillRow {
   int64_t num_tokens = 0;
   std::string plan;
-  std::vector<double> totals_s;  // of all runs that count, ascending
-  worker::PrefillResult result;  // of the run in the middle; phases are of the slowest rank
+  std::vector<double> totals_s;  // of all counted runs, ascending
+  worker::PrefillResult result;  // of the median run; phases are the slowest rank's
   std::vector<double> layer_s;   // of that run, on rank 0
   std::vector<double> layer_density;
   std::vector<double> layer_imbalance;
-  RankTraffic traffic;         // of that run, a rank in the mean
-  worker::StoredBytes stored;  // of that run, by all ranks; none without a store
+  RankTraffic traffic;         // of that run, as the mean over ranks
+  worker::StoredBytes stored;  // of that run, by all ranks; zero without a store
   bool repeatable = true;      // all runs gave the same first token, density and recall
 
   double median_s() const { return totals_s[totals_s.size() / 2]; }
 };
 
-// Where a row stands among its run: the machine's rates, the dense run of the same length, and the
-// row it is held against.
+// What a row is compared with: the machine's rates, the dense run of the same length, and the
+// baseline's row.
 struct PrefillContext {
   const model::ModelConfig* config = nullptr;
   worker::GridShape grid;
@@ -41,7 +41,7 @@ struct PrefillContext {
 };
 
 PrefillCase case_of(const PrefillRow& row, const PrefillContext& context);
-// Attention at the rate it had in the baseline, which ran the same plan; without one, at that of
+// Attention is at its rate in the baseline, which ran the same plan; without one, at the rate of
 // the dense or the sparse kernel alone.
 CostRates cost_rates(const PrefillRow& row, const PrefillContext& context);
 

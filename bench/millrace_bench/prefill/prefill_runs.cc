@@ -19,7 +19,7 @@ namespace json = boost::json;
 
 namespace {
 
-// For a layer of the longest prompt on the slowest device.
+// Enough for a layer of the longest prompt on the slowest device.
 constexpr auto kLayerTimeout = std::chrono::minutes(30);
 
 bool same(const worker::PrefillResult& a, const worker::PrefillResult& b) {
@@ -45,7 +45,7 @@ Result<void> PrefillRuns::all() {
   return {};
 }
 
-// Every rank reads the file, so that all fail where one cannot.
+// Every rank reads the file, so that all fail if one cannot read it.
 Result<void> PrefillRuns::load_baseline() {
   if (command_->baseline_path.empty()) return {};
   MR_ASSIGN_OR_RETURN(baseline_, Baseline::load(command_->baseline_path));
@@ -62,7 +62,7 @@ Result<void> PrefillRuns::make_store() {
   return {};
 }
 
-// All ranks at once, as they will compute; the first one's figures count.
+// Measures all ranks at once, since they compute at once; the first rank's figures count.
 Result<void> PrefillRuns::measure_machine() {
   MR_ASSIGN_OR_RETURN(rates_, measure_rates(*runtime_, command_->product_rows));
   if (root()) {
@@ -86,7 +86,7 @@ Result<std::vector<model::HeadPlan>> PrefillRuns::plans_for(int64_t num_tokens) 
   return plans;
 }
 
-// Runs of the plans alternate, so that a clock that drifts hits all of them.
+// Runs of the plans alternate, so that a drifting clock affects all plans.
 Result<void> PrefillRuns::run_length(int64_t num_tokens) {
   const auto prompt =
       model::synthetic_prompt(runtime_->weights().config, num_tokens, command_->seed);
@@ -135,7 +135,7 @@ Result<PrefillRuns::TimedRun> PrefillRuns::run_once(const std::vector<int32_t>& 
   return run;
 }
 
-// The row of all runs, those that warm up included.
+// The row of all runs. Only `repeatable` takes in those that warm up.
 PrefillRow PrefillRuns::row_of(int64_t num_tokens, const std::string& spec,
                                std::vector<TimedRun> runs) const {
   PrefillRow row{.num_tokens = num_tokens, .plan = spec};

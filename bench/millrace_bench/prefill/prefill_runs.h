@@ -1,5 +1,5 @@
-// The runs of `millrace-bench prefill` on one rank of the grid: rates of the machine first, then
-// every length under every plan.
+// The runs of `millrace-bench prefill` on one rank of the grid: first the rates of the machine,
+// then every length under every plan.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -19,7 +19,7 @@ struct PrefillCommand;
 
 class PrefillRuns {
  public:
-  // Both outlive it.
+  // Both must outlive it.
   PrefillRuns(worker::RankRuntime& runtime, const PrefillCommand& command)
       : runtime_(&runtime), command_(&command) {}
 
@@ -27,7 +27,7 @@ class PrefillRuns {
   Result<void> all();
 
   boost::json::object json() const;
-  // Runs of one case gave the same answers.
+  // Whether all runs of each case gave the same answers.
   bool repeatable() const;
 
  private:

@@ -11,7 +11,7 @@ namespace millrace::bench {
 
 namespace {
 
-using Column = std::vector<double>;  // a phase's seconds, by rank
+using Column = std::vector<double>;  // seconds of a phase, by rank
 
 struct RankRow {
   const char* name;
@@ -26,7 +26,7 @@ constexpr RankRow kRankRows[] = {
      }},
     {"most", [](const Column& s) { return *std::ranges::max_element(s); }}};
 
-// Phases that took time, with their columns.
+// The phases that took time, with their columns.
 std::vector<std::pair<std::string_view, Column>> columns_of(const worker::PrefillResult& result) {
   std::vector<std::pair<std::string_view, Column>> columns;
   for (size_t i = 0; i < worker::kPhaseNames.size(); ++i) {

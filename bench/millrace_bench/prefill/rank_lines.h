@@ -1,5 +1,5 @@
-// What follows a row: with several ranks phases over the ranks, links, balance, prediction,
-// efficiency; where pages were stored, how many.
+// The lines after a row. With several ranks: phases over the ranks, links, balance, prediction and
+// efficiency. If pages were stored: how many.
 #pragma once
 
 #include <string>

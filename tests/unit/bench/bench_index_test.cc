@@ -34,7 +34,7 @@ TEST(VerticalSlashLists, HaveBandsFurtherApartThanARowTile) {
     if (i == 0) continue;
     EXPECT_GT(band.lo, lists.bands[i - 1].hi + kernels::kTileRows);
   }
-  // 63 runs of 64; runs that meet cover less, gaps within a tile of each other count in.
+  // 63 runs of 64. Runs that meet cover fewer offsets; gaps shorter than a tile are covered too.
   EXPECT_NEAR(static_cast<double>(offsets), 6096, 300);
 }
 

@@ -73,7 +73,7 @@ TEST(ColumnMass, IsTheMeanOverTheRowsThatSeeAPage) {
   }
   const auto scores = columns.scores().of(1, 0);
   for (size_t page = 0; page < expected.size(); ++page) {
-    // Scores in float32, some 1e-6 of them off, in an exponent.
+    // Scores are float32, off by some 1e-6, and stand in an exponent.
     EXPECT_NEAR(scores[page], expected[page] / sum, 1e-5) << page;
   }
 }

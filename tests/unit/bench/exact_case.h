@@ -1,5 +1,5 @@
-// Exact masses of a row's pages and the adaptive rule over them, by their definitions in double: what
-// the oracle of bench/quality is compared with.
+// Exact masses of a row's pages and the adaptive rule over them, computed in double from their
+// definitions. The oracle of bench/quality is compared with them.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ using kernels::AdaptiveRule;
 using kernels::EstimationCase;
 using kernels::kPageTokens;
 
-// [causal pages] log of the sum of exp(scale q k) over the page's keys up to the row at `position`.
+// [causal pages]: the log of the sum of exp(scale q k) over the page's keys up to the row at
+// `position`.
 inline std::vector<double> log_masses_by_definition(EstimationCase& c, int32_t head,
                                                     int64_t position) {
   const auto& shape = c.shape();
@@ -39,20 +40,20 @@ inline std::vector<double> log_masses_by_definition(EstimationCase& c, int32_t h
   return sums;
 }
 
-// How far the choice of a row is from another one: the least of the relative differences between
-// the last page taken and the first left out, and between the mass reached and the mass wanted,
-// with that page and without.
+// The pages that a row chooses, and the margin by which it does not choose otherwise: the least of
+// the relative differences between the last page taken and the first left out, and between the mass
+// reached and the mass wanted, with that page and without.
 struct RowPages {
-  std::set<int32_t> pages;  // besides the kept ones
+  std::set<int32_t> pages;  // without the kept ones
   double margin = std::numeric_limits<double>::infinity();
 };
 
-// Every number of pages is tried, from none on.
+// Tries every number of pages, from none on.
 inline RowPages pages_by_definition(const std::vector<double>& log_masses,
                                     const AdaptiveRule& rule) {
   const auto num_pages = static_cast<int32_t>(log_masses.size());
   double total = 0, kept = 0;
-  std::vector<std::pair<double, int32_t>> others;  // less mass and then later pages behind
+  std::vector<std::pair<double, int32_t>> others;  // descending by mass, earlier pages first
   for (int32_t page = 0; page < num_pages; ++page) {
     const double mass = std::exp(log_masses[static_cast<size_t>(page)]);
     total += mass;

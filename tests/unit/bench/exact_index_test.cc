@@ -67,8 +67,8 @@ struct Expected {
   double margin = std::numeric_limits<double>::infinity();
 };
 
-// The union over rows step / 2, step / 2 + step, ... of each tile; the last 64 rows' tiles, and
-// lists over three quarters of their pages, dense.
+// The union over rows step / 2, step / 2 + step, ... of each tile. Dense are the tiles of the last
+// 64 rows, and lists over three quarters of their pages.
 Expected by_definition(EstimationCase& c, int32_t head, const AdaptiveRule& rule,
                        int64_t num_rows) {
   Expected expected;
@@ -93,14 +93,14 @@ Expected by_definition(EstimationCase& c, int32_t head, const AdaptiveRule& rule
   return expected;
 }
 
-// Tiles that attend to pages of their own choice, but not to all.
+// The number of tiles that attend to pages of their own choice, but not to all.
 int64_t num_choices(const std::vector<std::vector<int32_t>>& blocks) {
   return std::count_if(blocks.begin(), blocks.end(),
                        [](const auto& list) { return list.size() > 3; });
 }
 
-// 4 heads on 2 kv heads. Rows of a tile ask for much the same, so that all of them together leave
-// pages out.
+// 4 heads on 2 kv heads. Rows of a tile ask for nearly the same pages, so that even their union
+// leaves pages out.
 EstimationCase agreeing_rows(DType dtype) {
   constexpr int64_t kTokens = 1100;
   EstimationCase c({.num_tokens = kTokens,
@@ -131,7 +131,7 @@ TEST(ExactIndex, ListsAreThoseOfTheDefinition) {
       for (size_t i = 0; i < heads.size(); ++i) {
         SCOPED_TRACE(fmt::format("head {}, {} rows", heads[i], rows));
         const Expected expected = by_definition(c, heads[i], rules[i], rows);
-        // Far beyond what float32 products round, so that it decides nothing.
+        // Far more than the rounding of float32 products, so that rounding decides nothing.
         ASSERT_GT(expected.margin, 1e-5);
         ASSERT_GE(num_choices(expected.blocks), 4);
         for (const auto& context : test::contexts()) {
@@ -154,7 +154,7 @@ TEST(ExactIndex, GammaZeroKeepsThePagesThatAreKeptAnyway) {
 TEST(ExactIndex, LastRowsAreDenseWhateverTheRule) {
   EstimationCase c({.num_tokens = 1000}, 64);
   const HeadLists lists = build(c, {.gamma = 0});
-  // Of rows 896 to 999 the last 64 are dense, and with them two tiles.
+  // The last 64 of rows 896 to 999 are dense, and with them two tiles.
   for (const size_t tile : {14, 15}) {
     EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
   }
@@ -162,7 +162,8 @@ TEST(ExactIndex, LastRowsAreDenseWhateverTheRule) {
 
 TEST(ExactIndex, GammaOneAndMinimumRecallOneAreEverything) {
   EstimationCase c({.num_tokens = 1000}, 65);
-  // All mass is on page 1, to the last bit of a double: no sum of shares would take the others.
+  // All mass is on page 1, to the last bit of a double, so that no sum of shares would take the
+  // other pages.
   for (int64_t t = 0; t < 1000; ++t) c.q(t, 0, 0) = 200;
   c.k(0, 64 + 5, 0) = 10;
   for (const AdaptiveRule& rule :
@@ -183,8 +184,8 @@ TEST(ExactIndex, ARowThatHasEnoughTakesNoMoreWhateverGamma) {
   }
 }
 
-// Page 2 has one key of score 4, page 4 has 64 of score 1.5, others of 0: 118, 287 and 64. The
-// pattern's estimate, the largest key, takes page 2.
+// Page 2 has one key of score 4, page 4 has 64 keys of score 1.5, other keys have 0. The pages'
+// masses are 118, 287 and 64. The pattern's estimate, the largest key, takes page 2.
 TEST(ExactIndex, CountsAllKeysOfAPage) {
   EstimationCase c({.num_tokens = 1000}, 67);
   flatten(c, 0);
@@ -201,8 +202,8 @@ TEST(ExactIndex, CountsAllKeysOfAPage) {
 TEST(ExactIndex, EqualPagesAreTakenFromTheFirst) {
   EstimationCase c({.num_tokens = 1000}, 68);
   scale_queries(c, 0);  // every page has the same mass
-  // Of 14 pages 0, 12 and 13 are kept; of the other eleven 3 reach 0.25. The rows of tile 13 see a
-  // part of page 13 only, which makes no difference between the others.
+  // Of 14 pages 0, 12 and 13 are kept; 3 of the other eleven reach 0.25. The rows of tile 13 see
+  // only a part of page 13, which makes no difference between the others.
   EXPECT_EQ(build(c, {.gamma = 0.25F}).blocks[13], (std::vector<int32_t>{0, 1, 2, 3, 12, 13}));
 }
 

@@ -18,7 +18,7 @@ HeadInputs inputs(EstimationCase& c, int32_t head) {
           .kv = c.kv()};
 }
 
-// Float32 products of 40 channels, of scores up to 20: 1e-5 is ten times their rounding.
+// Float32 products of 40 channels, for scores up to 20: 1e-5 is ten times their rounding.
 constexpr double kTolerance = 1e-5;
 
 TEST(ExactMasses, AreTheSumsOfAllKeysThatARowMaySee) {

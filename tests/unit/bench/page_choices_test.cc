@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 constexpr int64_t kPages = 10;
 constexpr int64_t kTokens = kPages * 64;
 
-// Of a page: the higher its number, the higher its score, but for page 3, which is the best.
+// A page's score rises with its number, except that page 3 has the highest.
 kvstore::PageScores scores_of(int32_t num_layers) {
   kvstore::PageScores scores{
       .num_layers = num_layers, .num_kv_heads = 1, .num_pages = kPages, .values = {}};
@@ -35,7 +35,7 @@ TEST(PageChoices, KeepSinksAndWindowAndWhatIsBest) {
 TEST(PageChoices, KeepTheFirstLayersWholeAtEqualBytes) {
   const auto kept = keep_first_layers(0.75, scores_of(5));
   for (const int32_t layer : {0, 1, 2}) EXPECT_EQ(kept.pages(layer, 0).size(), 10U) << layer;
-  // 0.75 of 50 pages without 30, over two layers: 3.75 each, to the nearest number.
+  // 0.75 of 50 pages, without 30, over two layers: 3.75 each, rounded to the nearest number.
   for (const int32_t layer : {3, 4}) EXPECT_EQ(kept.pages(layer, 0).size(), 4U) << layer;
 }
 
@@ -45,7 +45,7 @@ TEST(PageChoices, KeepTheNewestInProportionToSpans) {
   model::HeadPlan plan(/*num_layers=*/2, /*num_heads=*/2, two_pages);
   plan.at(1, 0) = half;  // the longer one of the two is the kv head's
   const auto choose = keep_spans(plan, kTokens);
-  // 2 and 5 pages: of 12, 3.6 and 9, rounded down.
+  // 2 and 5 pages become 3.6 and 9 of 12, rounded down.
   const auto most = choose(0.6, scores_of(2));
   EXPECT_THAT(most.pages(0, 0), ElementsAre(0, 8, 9));
   EXPECT_EQ(most.pages(1, 0).size(), 9U);

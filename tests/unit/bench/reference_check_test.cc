@@ -1,4 +1,5 @@
-// A check that passes whatever a kernel does is worse than none: each is shown a wrong result.
+// A check that passes whatever a kernel does is worse than none, so each check is shown a wrong
+// result.
 #include "bench/millrace_bench/kernels/reference_check.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ class ReferenceCheck : public testing::Test {
             *device_,
             {.num_tokens = 1000, .num_query_heads = 4, .num_kv_heads = 2, .head_dim = 64})) {}
 
-  // Blocks of all heads, room for everything.
+  // Block lists of all heads, with room for everything.
   BenchIndex blocks() {
     int64_t causal = 0;
     for (const auto& tile : layer_.tiles()) causal += tile.position / 64 + 1;

@@ -9,7 +9,7 @@ namespace {
 
 using kernels::Band;
 
-// Five tiles; the last has 20 rows, and with the fourth, which has some of the last 64, runs
+// Five tiles. The last has 20 rows. It and the fourth tile, which has some of the last 64 rows, run
 // densely.
 constexpr int64_t kTokens = 4 * 64 + 20;
 
@@ -33,7 +33,7 @@ TEST(HeadWork, CountsPartsOfBlocksAsWholeOnes) {
   EXPECT_EQ(work.dense_blocks, 1 + 2 + 4 + 5);
   EXPECT_EQ(work.listed_blocks, 2);
   EXPECT_EQ(work.gathered_blocks, 1);
-  // Of tile 2, what is not computed are the 61 keys before 64 that are no column.
+  // In tile 2, only the 61 keys before 64 that are no column are not computed.
   EXPECT_EQ(work.pairs, kTokens * (kTokens + 1) / 2 - 61 * 64);
 }
 

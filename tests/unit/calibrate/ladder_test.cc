@@ -5,7 +5,7 @@
 namespace millrace::calibrate {
 namespace {
 
-// What a rung asks for, in keys or shares: grows along a ladder.
+// What a rung asks for, in keys or shares. It grows along a ladder.
 double budget(const HeadPattern& pattern) {
   switch (pattern.pattern) {
     case Pattern::kAShape:
@@ -34,7 +34,7 @@ TEST(Ladder, RisesFromRungToRung) {
   }
 }
 
-// A plan file holds them as text, which must mean the same pattern.
+// A plan file holds patterns as text, which must mean the same patterns.
 TEST(Ladder, HasPatternsThatAPlanMayHave) {
   for (const int64_t num_tokens : {65, 4096, 1'000'000}) {
     for (const auto& ladder : make_ladders(kSearchedPatterns, num_tokens)) {

@@ -24,8 +24,8 @@ constexpr HeadPattern kWidest[] = {kAShape, kSlashes, kBlocks, kPages11};
 
 constexpr double kNoSink = -std::numeric_limits<double>::infinity();
 
-// Naive attention in double: of one row, over the keys that `sees` admits. `sink`: a logit more in the
-// softmax, without a value.
+// Naive attention of one row in double, over the keys that `sees` admits. `sink`: an additional
+// logit in the softmax, without a value.
 template <typename Sees>
 std::vector<double> reference_row(const PlantedLayer& layer, int32_t head, int64_t row, double sink,
                                   Sees&& sees) {
@@ -50,8 +50,8 @@ std::vector<double> reference_row(const PlantedLayer& layer, int32_t head, int64
   return out;
 }
 
-// Of a-shape as the index says: a row tile computes the keys of its first row's window, up to its
-// last row, and the sinks.
+// A-shape attention as the index states it: a row tile computes the keys from its first row's
+// window up to its last row, and the sinks.
 double reference_error(const PlantedLayer& layer, int32_t head, double sink = kNoSink) {
   double sum = 0;
   const int64_t num_rows = kTokens - kernels::kTileRows;
@@ -82,12 +82,12 @@ TEST(LayerTrial, HasTheErrorOfAReferenceInDouble) {
   ASSERT_TRUE(errors.ok()) << errors.error().to_string();
   for (const int32_t head : {kLocal, kColumns, kClustered}) {
     const double expected = reference_error(layer, head);
-    // float32 outputs of sums over up to 2,048 keys are right to some 1e-6 of their size.
+    // Float32 outputs of sums over up to 2,048 keys are off by some 1e-6 of their size.
     EXPECT_NEAR((*errors)[static_cast<size_t>(head)], expected, 1e-4) << head;
   }
 }
 
-// What a pattern leaves out weighs less where a sink has much of the mass.
+// What a pattern leaves out weighs less if a sink has much of the mass.
 TEST(LayerTrial, CountsTheSinksOfHeads) {
   const auto layer = planted_layer();
   const auto device = kernels::make_cpu_device({.num_threads = 2});
@@ -125,7 +125,7 @@ TEST(LayerTrial, IsTheSameOnADeviceWithMemoryOfItsOwn) {
   test::FarDevice far(kernels::make_cpu_device({.num_threads = 2}));
   TrialOfLayer here(*near, layer, kWidest);
   TrialOfLayer there(far, layer, kWidest);
-  // Blocks and no blocks: what the device has of an index differs.
+  // With blocks and without: the device's index differs in its arrays.
   for (const auto& patterns : {std::vector<HeadPattern>{kAShape, kSlashes, kSlashes},
                                std::vector<HeadPattern>{kPages11, kSlashes, kBlocks}}) {
     for (auto* trial : {&here, &there}) {

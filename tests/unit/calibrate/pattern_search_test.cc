@@ -1,4 +1,4 @@
-// Planted heads: what each is best given is known from how it was made.
+// Planted heads: the best pattern of each is known from how the head was made.
 #include "calibrate/pattern_search.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 namespace millrace::calibrate {
 namespace {
 
-// Of no machine: what is found by looking at queries costs, closed forms do not, and columns take
-// half again as long as blocks.
+// Not of a real machine: patterns found by looking at queries have costs, closed forms have none,
+// and columns take one and a half times as long as blocks.
 const KernelCosts kCosts{.shape = kShape,
                          .num_tokens = kTokens,
                          .listed_block = 1,
@@ -69,7 +69,7 @@ TEST(PatternSearch, ErrsLessWithMoreTime) {
   }
 }
 
-// Bit for bit: an index and attention by it do not depend on the number of threads.
+// Bit for bit, because an index, and attention under it, do not depend on the number of threads.
 TEST(PatternSearch, ChoosesTheSameAgainWhateverTheThreads) {
   const auto first = search({.time = 0.4}, kSearchedPatterns, /*num_threads=*/1);
   const auto again = search({.time = 0.4}, kSearchedPatterns, /*num_threads=*/3);
@@ -87,7 +87,8 @@ TEST(PatternSearch, RunsHeadsDenselyWhereNothingIsWithinTheBudget) {
   }
 }
 
-// As one with a sliding window: the others' choices are the same as without it.
+// For example a layer with a sliding window. The choices for the other layers are the same as
+// without it.
 TEST(PatternSearch, RunsHeadsDenselyOfALayerThatWasNotLookedAt) {
   const auto device = kernels::make_cpu_device({.num_threads = 2});
   PatternSearch search({.time = 0.45}, make_ladders(kMInference, kTokens), kCosts, kFreeLists,

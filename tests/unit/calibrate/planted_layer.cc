@@ -25,8 +25,8 @@ class Writer {
   PlantedLayer& layer_;
 };
 
-// q_i k_j = 20 mean over f of cos(f (i - j)), with frequencies of which none turns by half before the
-// prompt's end: mass falls to exp(-1) of the diagonal's some 250 keys before it, and goes on falling.
+// q_i k_j = 20 mean over f of cos(f (i - j)). No frequency turns by half before the prompt's end.
+// So the mass falls to exp(-1) of the diagonal's about 250 keys before it, and goes on falling.
 void plant_local(Writer& write) {
   constexpr int32_t kPairs = kHeadDim / 2;
   const float amplitude = std::sqrt(20.0F / kPairs);
@@ -44,7 +44,7 @@ void plant_local(Writer& write) {
   }
 }
 
-// Keys of a page that all rows look at: exp(8) times the mass of others.
+// The keys of a page that all rows look at: each has exp(8) times the mass of others.
 void plant_columns(Writer& write) {
   for (int64_t row = 0; row < kTokens; ++row) write.q(row, kColumns, 0) = 8;
   for (int64_t page = 0; page < kPages; ++page) {
@@ -55,7 +55,7 @@ void plant_columns(Writer& write) {
   }
 }
 
-// Page p's keys are the p-th unit vector, of as many as there are pages.
+// The keys of page p are the p-th unit vector; there are as many dimensions as pages.
 void plant_clusters(Writer& write) {
   static_assert(kPages <= kHeadDim);
   for (int64_t row = 0; row < kTokens; ++row) {

@@ -1,4 +1,5 @@
-// A layer whose three heads each have a best pattern by construction, and a trial of it.
+// A layer with three heads, each of which has a known best pattern by construction, and a trial of
+// it.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ inline constexpr float kScale = 1;
 enum PlantedHead : int32_t {
   kLocal,      // mass falls off with distance: a window is all it needs
   kColumns,    // all rows look at the same 64 keys, two in each page
-  kClustered,  // rows of a tile look at two pages, another two in the next tile
+  kClustered,  // rows of a tile look at two pages, those of the next tile at two others
 };
 
 struct PlantedLayer {
@@ -34,7 +35,7 @@ PlantedLayer planted_layer();
 // A trial of a layer in a device's memory.
 class TrialOfLayer {
  public:
-  // `sinks`: of the heads; empty: there are none.
+  // `sinks`: one per head; empty if there are none.
   TrialOfLayer(kernels::Device& device, const PlantedLayer& layer,
                std::span<const HeadPattern> widest, const std::vector<float>& sinks = {});
 

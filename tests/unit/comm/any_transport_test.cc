@@ -50,7 +50,7 @@ TEST(AnyTransport, MakesWhatWasAddedWhenItIsNeeded) {
   });
   EXPECT_EQ(made, 0);
   for (int i = 0; i < 2; ++i) {
-    // That nobody listens is for the one that was made to say.
+    // The transport that was made reports that nobody listens.
     EXPECT_EQ(any.connect("other://nobody:1", ample()).error().code, Errc::kPeerLost);
     EXPECT_EQ(made, 1);
   }

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Long enough for sanitizers on a busy machine: only a bug reaches it.
+// Long enough for sanitizers on a busy machine, so that only a bug reaches it.
 Deadline ample() {
   return Deadline::after(seconds(60));
 }
@@ -53,7 +53,7 @@ void all_reduce_is_exact(Communicator& comm) {
   }
 }
 
-// The i-th of 64 values that cancel and round: another order of summation gives other bits.
+// The i-th of 64 values that cancel and round, so that another order of summation gives other bits.
 float touchy(int rank, size_t i) {
   const float large = rank % 2 == 0 ? 1e8f : -1e8f;
   return large + 0.37f * static_cast<float>(rank * 64 + static_cast<int>(i % 64) + 1);
@@ -114,7 +114,7 @@ void all_gather_works_in_place(Communicator& comm) {
   EXPECT_TRUE(all == concatenated(counts));
 }
 
-// The ranks of `comm`'s parent that are in it, in order.
+// The ranks of `comm`'s parent that belong to `comm`, in order.
 std::vector<int> members(Communicator& comm, int parent_rank) {
   std::vector<int> ranks(static_cast<size_t>(comm.size()));
   const std::vector<int64_t> counts(ranks.size(), sizeof(int));
@@ -173,7 +173,7 @@ void communicators_do_not_mix_messages(Communicator& comm) {
 
 void a_missing_rank_means_deadline_and_broken(Communicator& comm) {
   if (comm.size() == 1 || comm.rank() == comm.size() - 1) return;
-  // Ranks that gave up count as lost to those that still wait, where the implementation can tell.
+  // To ranks that still wait, ranks that gave up count as lost, if the implementation can tell.
   const auto is_expected = [](Errc code) {
     return code == Errc::kDeadlineExceeded || code == Errc::kPeerLost;
   };

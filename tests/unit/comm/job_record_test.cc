@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A host's directories, and jobs whose mpirun is a child process of the test.
+// The directories of a host, and jobs whose mpirun is a child process of the test.
 class JobRecordTest : public ::testing::Test {
  protected:
   struct Job {
@@ -27,7 +27,7 @@ class JobRecordTest : public ::testing::Test {
     int pid = 0;
   };
 
-  // With its session directory and two segments.
+  // Starts a job with its session directory and two segments.
   Job start(const std::string& name, const std::string& job_id) {
     Job job;
     int pipes[2];
@@ -51,7 +51,7 @@ class JobRecordTest : public ::testing::Test {
   JobRecord record_of(const Job& job) {
     return JobRecord::create(host_.path(), job.files, job.pid);
   }
-  // As by SIGKILL: mpirun and all ranks, without a destructor's work.
+  // Ends mpirun and all ranks as SIGKILL does, without running destructors.
   void kill(Job& job, std::optional<JobRecord>& record) {
     const auto keep = fs::path(record_path(job));
     fs::copy_file(keep, host_.file("kept"));
@@ -145,7 +145,7 @@ TEST_F(JobRecordTest, ARankThatMpirunsEndOvertookLeavesNoMoreThanOthers) {
   EXPECT_TRUE(has_all(next));
 }
 
-// Whoever adopted it goes on living.
+// The process that adopted the orphan stays alive.
 TEST_F(JobRecordTest, AnOrphansRecordIsNamedAfterItsMpirun) {
   const auto dead = start("a", "64cb0001");
   dead.mpirun->kill();
@@ -161,7 +161,8 @@ TEST_F(JobRecordTest, AnOrphansRecordIsNamedAfterItsMpirun) {
   ::unsetenv("OMPI_MCA_orte_jobfam_session_dir");
 }
 
-// Names of segments come from mpirun's process number, which a restarted container gives again.
+// Names of segments come from mpirun's process number, which may occur again in a restarted
+// container.
 TEST_F(JobRecordTest, SegmentsThatThisJobHasByTheSameNamesStay) {
   auto dead = start("a", "64cb0001");
   std::optional<JobRecord> record = record_of(dead);

@@ -1,4 +1,5 @@
-// Who is given memory, how long what an answer names is kept in place, and who is turned away.
+// Who is given memory, how long the memory that an answer names is kept in place, and who is turned
+// away.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -30,7 +31,7 @@ bool listens(const std::string& name) {
   return text.str().find(name) != std::string::npos;
 }
 
-// Grants all but "no"; counts what is held.
+// Grants every request but "no", and counts the grants that are held.
 class MemfdTest : public ::testing::Test {
  protected:
   void serve(const MemfdServerOptions& options = {}) {
@@ -130,7 +131,8 @@ TEST_F(MemfdTest, AnAskerThatHoldsAnAnswerTooLongLosesItsConnection) {
   EXPECT_EQ(*connect()->call("no", ample()), "refused");
 }
 
-// The server's own check: the connection's, of the rank's user, would refuse as well.
+// Tests the server's own check. The connection, which belongs to the rank's user, would refuse as
+// well.
 TEST_F(MemfdTest, AProcessOfAnotherUserIsTurnedAwayUnheard) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   constexpr uid_t kNobody = 65534;

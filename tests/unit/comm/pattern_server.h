@@ -1,5 +1,5 @@
-// The server side of the transport tests: answers "pattern <bytes> <pieces>" with that much payload
-// of known content.
+// The server side of the transport tests. Answers "pattern <bytes> <pieces>" with a payload of that
+// size and of known content.
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ TEST(ServerPorts, AreJoinedAndSplit) {
 
 TEST(ServerPorts, OfTextWithoutAny) {
   EXPECT_EQ(split_ports("10.0.0.7").error().code, Errc::kInvalidArgument);
-  // Not a port: for SocketAddress::parse to refuse.
+  // SocketAddress::parse refuses what is not a port.
   EXPECT_THAT(*split_ports("a:1,"), ElementsAre("a:1", "a:"));
   EXPECT_THAT(*split_ports("a:"), ElementsAre("a:"));
 }
@@ -49,7 +49,7 @@ TEST_F(RangeOfPorts, IsKept) {
   const int taken = SocketAddress::of_socket(socket.get())->port();
   EXPECT_EQ(further(fmt::format("{}", taken)).error().code, Errc::kExhausted);
 
-  // Of so many some are free.
+  // Among so many ports some are free.
   const int first = std::min(taken, 65000);
   const int last = first + 500;
   const auto free = further(fmt::format("{}-{}", first, last));

@@ -1,5 +1,5 @@
-// The KV port under strangers: who is not let in, what becomes of those who are slow, and that clients
-// notice none of it.
+// The KV port and strangers: who is not let in, what happens to slow peers, and that clients notice
+// none of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -44,7 +44,7 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A socket that says what it is told to.
+// A socket that sends what the test says.
 class Stranger {
  public:
   explicit Stranger(const std::string& address, const std::string& says = {}) {
@@ -57,7 +57,7 @@ class Stranger {
   void say(std::string_view bytes) const {
     (void)!::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // All until the server ends the connection, which it must.
+  // Reads until the server ends the connection, which it must.
   std::string hear_all() const {
     std::string heard;
     std::array<char, 4096> bytes{};
@@ -96,7 +96,7 @@ class TcpStrangers : public testing::Test {
   Result<std::unique_ptr<TransportConnection>> connect(std::string_view capability = kLease) {
     return transport_->connect(server_->address(), std::string(capability), ample());
   }
-  // As a client that has been let in.
+  // Connects like a client that has been let in.
   Stranger admitted() {
     Stranger client(server_->address(), hello_of(kLease));
     return client;
@@ -143,7 +143,7 @@ TEST_F(TcpStrangers, AnotherVersionIsToldByName) {
   EXPECT_EQ(read_server_hello(bytes)->errc, errc_to_wire(Errc::kUnsupported));
 }
 
-// One connection at a time is taken, and told these bytes.
+// Takes one connection at a time and sends it these bytes.
 class ServerThatSays {
  public:
   explicit ServerThatSays(std::string bytes) {
@@ -203,7 +203,8 @@ TEST(TcpClient, RefusesAddressesOfOthers) {
             Errc::kInvalidArgument);
 }
 
-// What is no hello ends at once; what may become one, when its time is over.
+// The server ends a connection at once if it cannot begin with a hello, and at the deadline if it
+// might.
 TEST_F(TcpStrangers, WhatIsNoHelloEndsAndNothingIsSaid) {
   serve({.hello = milliseconds(50)});
   const std::string tls_hello("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
@@ -284,7 +285,7 @@ TEST_F(TcpStrangers, AHandlerThatThrowsEndsOneConnection) {
   expect_served();
 }
 
-// The pages of a reply that is not taken are let go, whoever holds it up.
+// The pages of a reply that is not read are released, whoever delays it.
 class TcpSlowReaders : public TcpStrangers {
  protected:
   void SetUp() override {
@@ -337,7 +338,7 @@ TEST_F(TcpSlowReaders, WhoGoesIsNoticedAtOnce) {
   wait_for_pinned(0);
 }
 
-// Two replies fill the budget. Those who come later wait until the slow ones are dropped.
+// Two replies fill the budget. Later ones wait until the slow readers are dropped.
 TEST_F(TcpSlowReaders, RepliesThatNobodyTakesHoldNoMoreThanTheirBudget) {
   serve({.reply_bytes = 64 << 20, .reply_in_crowd = milliseconds(200)});
   const auto first = that_asks(), second = that_asks();
@@ -348,7 +349,7 @@ TEST_F(TcpSlowReaders, RepliesThatNobodyTakesHoldNoMoreThanTheirBudget) {
   EXPECT_EQ(server_->stats().requests, 3);
 }
 
-// What the issue of this port is about: a pull runs, and strangers do what they can.
+// A pull runs while strangers do everything they can.
 TEST_F(TcpStrangers, AThousandStrangersChangeNothingOfAPull) {
   serve({.hello = milliseconds(500)});
   std::atomic<bool> over = false;
@@ -380,7 +381,7 @@ TEST_F(TcpStrangers, AThousandStrangersChangeNothingOfAPull) {
       text_of(write_request_frame({.header_bytes = 0xffffffff})),
       hello_of(kLease).substr(0, 40)};
   while (pulled < 3) std::this_thread::yield();
-  // In waves: a process has so many descriptors.
+  // In waves, because a process has only so many descriptors.
   for (size_t wave = 0; wave < 4; ++wave) {
     std::vector<Stranger> strangers;
     for (size_t i = 0; i < 250; ++i) {
@@ -390,7 +391,7 @@ TEST_F(TcpStrangers, AThousandStrangersChangeNothingOfAPull) {
     }
     for (const auto& stranger : strangers) stranger.hear_all();
   }
-  // And one that goes on, a byte at a time, as long as it may.
+  // One more stranger sends a byte at a time for as long as it may.
   const Stranger drop_by_drop(server_->address());
   for (const char byte : hello_of(kLease).substr(0, 79)) drop_by_drop.say({&byte, 1});
   EXPECT_EQ(drop_by_drop.hear_all(), "");

@@ -1,4 +1,4 @@
-// comm/tcp with TLS: the same bytes, and who is refused.
+// comm/tcp with TLS: the same bytes arrive, and unauthorised peers are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class TcpTls : public testing::Test {
   }
   void expect_pattern(TransportConnection& connection, int64_t num_bytes, int num_pieces) {
     std::vector<std::byte> destination(static_cast<size_t>(num_bytes));
-    // Received in pieces that are not those it was sent in.
+    // Received in other pieces than those it was sent in.
     std::vector<std::span<std::byte>> pieces;
     for (size_t at = 0; at < destination.size(); at += 5001) {
       pieces.push_back(
@@ -148,7 +148,7 @@ TEST_F(TcpTls, WhoMixesUpTheSchemesIsRefused) {
 TEST_F(TcpTls, ANewCertificateNeedsNoRestart) {
   serve(server_files_);
   ASSERT_TRUE(connect({.ca = ca_}).ok());
-  // Half of the change: what was read before goes on.
+  // Half of a change of certificates: the one that was read before stays in use.
   const test::CertificateAuthority next;
   const auto own = next.issue("IP:127.0.0.1");
   files_.write("cert", own.certificate);

@@ -65,7 +65,7 @@ class TransportContract : public testing::TestWithParam<Implementation> {
   std::unique_ptr<TransportServer> server_;
 };
 
-// Asks for a pattern and checks every byte of it, and that none beside it was written.
+// Asks for a pattern, checks every byte of it, and that no byte outside it was written.
 void expect_pattern(TransportConnection& connection, int64_t num_bytes, int num_pieces) {
   constexpr std::byte kGuard{0xa5};
   std::vector<std::byte> memory(static_cast<size_t>(num_bytes) + 128, kGuard);
@@ -98,7 +98,7 @@ TEST_P(TransportContract, APayloadFillsTheDestinationsPiecesInOrder) {
   for (const int64_t num_bytes : {1000, 8191, 1 << 20, 5 << 20}) {
     for (const size_t piece_bytes : {333, 4096, 65536}) {
       std::vector<std::byte> memory(static_cast<size_t>(2 * num_bytes));
-      // Pieces from the back of the memory to its front, with gaps between them.
+      // Pieces from the end of the memory to its beginning, with gaps between them.
       std::vector<std::span<std::byte>> pieces;
       size_t end = memory.size();
       for (size_t left = static_cast<size_t>(num_bytes); left > 0;) {
@@ -217,7 +217,7 @@ TEST_P(TransportContract, APortCanBeTakenAgainAtOnce) {
   serve(answer_with_pattern,
         port);  // the old server closes its connections, then the new one binds
   ASSERT_NE(server_, nullptr);
-  // Of UCX's further threads each has a free port, behind a comma.
+  // Each further thread of UCX has a free port, listed after a comma.
   const auto first_port = [](const std::string& of) { return of.substr(0, of.find(',')); };
   EXPECT_EQ(first_port(server_->address()), first_port(address));
   connection = connect();
@@ -407,7 +407,7 @@ TEST_P(TransportContract, OutlivesItsTransport) {
   expect_pattern(**connection, 100'000, 2);
 }
 
-// One thread answers. "slow" is made by readers that wait until the test lets them.
+// One thread answers. Readers make "slow"; they wait until the test lets them go on.
 class TransportReaders : public testing::TestWithParam<Implementation> {
  protected:
   void SetUp() override {

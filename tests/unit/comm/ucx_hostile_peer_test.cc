@@ -1,5 +1,5 @@
-// Peers that do not speak our protocol, frames and addresses that are wrong. Bytes that UCX's own
-// connection set-up cannot read are not here: UCX ends the process then (docs/adr/0003).
+// Peers that do not speak our protocol, and malformed frames and addresses. Bytes that UCX's own
+// connection set-up cannot read are not tested, because UCX then ends the process (docs/adr/0003).
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What becomes of a message that is on its way when its sender gives up.
+// What happens to a message that is on its way when its sender gives up.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -19,8 +19,8 @@ Deadline ample() {
 
 class UcxMessage : public testing::TestWithParam<UcxTransports> {};
 
-// The server's thread is kept in its handler, so it takes nothing else and the payload stays where
-// it is.
+// The test keeps the server's thread in its handler, so that it takes nothing else and the payload
+// stays in place.
 TEST_P(UcxMessage, IsLetGoWithItsWorkerAndCountsForNobodyIfItsSenderWasFirst) {
   const auto context = *UcxContext::create({.transports = GetParam()});
   std::promise<void> answer;

@@ -1,4 +1,5 @@
-// A server process that is killed must be noticed by its silence alone, well before the deadline.
+// The loss of a killed server process must be noticed by its silence alone, well before the
+// deadline.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>

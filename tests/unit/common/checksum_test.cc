@@ -1,4 +1,5 @@
-// The same values as xxHash's own code has, compiled here without any choice of vectors.
+// The values must be those of xxHash's own code, which is compiled here without vector
+// instructions.
 #include "common/checksum.h"
 
 #include <gtest/gtest.h>

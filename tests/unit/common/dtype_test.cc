@@ -9,7 +9,7 @@ namespace {
 
 TEST(DType, BFloat16RoundsToNearestEven) {
   EXPECT_EQ(to_bfloat16(1.0f).bits, 0x3f80);
-  // 1 + 2^-8 lies half way between 1 and 1 + 2^-7: to the even one.
+  // 1 + 2^-8 lies half way between 1 and 1 + 2^-7: rounds to the even one.
   EXPECT_EQ(to_bfloat16(1.0f + 0.00390625f).bits, 0x3f80);
   EXPECT_EQ(to_bfloat16(1.0f + 3 * 0.00390625f).bits, 0x3f82);
   EXPECT_EQ(to_bfloat16(std::numeric_limits<float>::max()).bits, 0x7f80);  // infinity
@@ -33,7 +33,7 @@ TEST(DType, EveryBFloat16SurvivesTheWayThroughFloat) {
 
 TEST(DType, Float16RoundsToNearestEven) {
   EXPECT_EQ(to_float16(1.0f).bits, 0x3c00);
-  // 1 + 2^-11 lies half way between 1 and 1 + 2^-10: to the even one.
+  // 1 + 2^-11 lies half way between 1 and 1 + 2^-10: rounds to the even one.
   EXPECT_EQ(to_float16(1.0f + 0x1p-11f).bits, 0x3c00);
   EXPECT_EQ(to_float16(1.0f + 3 * 0x1p-11f).bits, 0x3c02);
   EXPECT_EQ(to_float16(std::nextafter(1.0f + 0x1p-11f, 2.0f)).bits, 0x3c01);

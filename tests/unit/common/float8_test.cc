@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-// By the table of the format: sign, 4 bits of exponent with bias 7, 3 of mantissa.
+// By the format's table: sign, 4 bits of exponent with bias 7, 3 of mantissa.
 float by_table(int bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
@@ -74,7 +74,8 @@ TEST(Float8, TheLargestOfARowBecomesTheLargestCode) {
     EXPECT_EQ(to_float8(largest * inverse).bits, 0x7e) << largest;
     EXPECT_NEAR(to_float(code(0x7e)) * scale, largest, 1e-6F * largest);
   }
-  // Of nothing but zeros, and of numbers whose inverse is none, what comes back is about as small.
+  // If all numbers are zero, or so small that their inverse overflows, the result is about as
+  // small.
   for (const float largest : {0.0F, 1e-40F, 0x1p-120F}) {
     const auto [scale, inverse] = float8_scale(largest);
     EXPECT_TRUE(std::isfinite(inverse));

@@ -1,4 +1,4 @@
-// What is freed goes back to the system, whatever was freed before.
+// Freed memory goes back to the system, whatever was freed before.
 #include "common/system/large_blocks.h"
 
 #include <gtest/gtest.h>

@@ -62,7 +62,8 @@ const PageOrigin kOrigin = {.model = "0123456789abcdef",
                             .plan = "2x8 16*dense;",
                             .salt = "0:"};
 
-// By Python: hashlib.sha256 of the lists in page_keys.h, written as CBOR by a few lines of its own.
+// Computed in Python: hashlib.sha256 of the lists in page_keys.h, written as CBOR by a few lines of
+// its own.
 TEST(PageKeys, AreWhatTheHeaderSays) {
   const auto keys = page_keys(tokens(200), 2, kOrigin);
   ASSERT_EQ(keys.size(), 2u);
@@ -76,7 +77,7 @@ TEST(PageKeys, FollowEverythingBeforeThem) {
   changed[130] += 1;
   const auto others = page_keys(changed, 5, kOrigin);
   for (size_t page = 0; page < 5; ++page) EXPECT_EQ(keys[page] == others[page], page < 2) << page;
-  // What comes later does not matter.
+  // Later tokens do not matter.
   EXPECT_EQ(page_keys(tokens(130), 2, kOrigin)[1], keys[1]);
 }
 

@@ -1,4 +1,4 @@
-// What is appended to a file of records, and what is read of it, whatever became of the file.
+// What is appended to a file of records can be read again, whatever happened to the file.
 #include "common/files/record_file.h"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ TEST_F(RecordFileTest, AFlippedByteCostsItsRecordAndNeverChangesOne) {
     EXPECT_LT(left.size(), written.size()) << at;
     EXPECT_THAT(written, ::testing::IsSupersetOf(left)) << at;
   }
-  // In a body, behind 12 bytes of a head: the others count.
+  // Damages a body, after 12 bytes of its head: the other records still count.
   std::string damaged = whole;
   damaged[12] = 'x';
   directory_.write("records", damaged);

@@ -1,4 +1,4 @@
-// What identifies and what lets in.
+// Ids, which identify, and secrets, which grant access.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -31,7 +31,7 @@ TEST(RandomId, Has128BitsInHexadecimal) {
     }
     EXPECT_TRUE(seen.insert(id).second) << id;
   }
-  // Every digit takes values of all four quarters: none is constant.
+  // Every digit takes values from all four quarters, so none is constant.
   EXPECT_EQ(bits_seen, std::string(32, '\x0f'));
 }
 

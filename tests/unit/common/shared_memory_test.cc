@@ -45,7 +45,7 @@ TEST(SharedMemory, WhoHasTheDescriptorCanNeitherWriteNorResizeNorPunchHoles) {
   EXPECT_NE(::ftruncate(given.get(), 2 * kBytes), 0);
   EXPECT_NE(::fallocate(given.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
   EXPECT_NE(::fcntl(given.get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
-  // Opened once more by its owner's user, for writing.
+  // Opened again for writing, by the owner's user.
   const FileDescriptor again(
       ::open(("/proc/self/fd/" + std::to_string(given.get())).c_str(), O_RDWR | O_CLOEXEC));
   if (again.valid()) {

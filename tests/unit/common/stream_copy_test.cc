@@ -1,4 +1,4 @@
-// What arrives, wherever it starts and however long it is, and what lies beside it.
+// Copies of every start and length arrive, and bytes next to them stay.
 #include "common/system/stream_copy.h"
 
 #include <gtest/gtest.h>

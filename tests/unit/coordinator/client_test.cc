@@ -62,7 +62,7 @@ TEST(ServerAddress, IsAHostAPortAndWhetherItEncrypts) {
   }
 }
 
-// The environment is this process's own: each test is one.
+// The environment belongs to the process, and each test is one.
 class TokenSource : public ::testing::Test {
  protected:
   ~TokenSource() override {
@@ -95,7 +95,7 @@ TEST_F(TokenSource, WhatIsNoTokenIsNotSent) {
 TEST(HttpClient, ShowsItsToken) {
   const test::TempDirectory files;
   coordinator::ServerOptions options = coordinator::patient_options();
-  // Of "alpha".
+  // The hash of "alpha".
   options.token_file = files.write(
       "tokens", "a 8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8 read\n");
   coordinator::RunningServer server(options);

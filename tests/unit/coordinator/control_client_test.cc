@@ -176,7 +176,7 @@ TEST(ControlClient, TakesOverOnceItsPredecessorOfTheSameNameIsGone) {
 }
 
 TEST(ControlClient, ACoordinatorThatFallsSilentCountsAsGone) {
-  // A listener that accepts, lets the group in, and never says a word again.
+  // A listener that accepts, lets the group in, and then stays silent.
   SilentCoordinator coordinator(/*heartbeat_interval_ms=*/10);
   ControlBoard board;
   ControlClient client(options_for(coordinator.port()), board);
@@ -201,7 +201,7 @@ TEST(ControlClient, EndsAtOnceWhileNobodyListens) {
 
 class ControlTls : public ::testing::Test {
  protected:
-  // Files for one side, with the names that begin with `who`.
+  // Files for one side, with names that begin with `who`.
   TlsFiles files(const std::string& who, const test::CertificateAuthority& signs,
                  const test::CertificateAuthority& trusted) {
     const test::Certificate own = signs.issue("IP:127.0.0.1");

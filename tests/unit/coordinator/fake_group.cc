@@ -14,7 +14,7 @@ namespace millrace::coordinator {
 
 namespace {
 
-// What of `events`, or which failure, a socket shows; 0 if nothing does in 10 s.
+// Which of `events`, or which failure, a socket shows; 0 if none does within 10 s.
 int wait_for(int socket, int16_t events) {
   pollfd watched{socket, events, 0};
   return ::poll(&watched, 1, 10'000) == 1 ? watched.revents : 0;

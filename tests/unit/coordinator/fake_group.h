@@ -1,5 +1,5 @@
-// A worker group played by a test: a blocking TCP connection that says what it is told to say. It
-// sends no heartbeats by itself, so tests that do not mean silence set a long heartbeat interval.
+// A worker group played by a test: a blocking TCP connection that sends what the test says. It
+// sends no heartbeats by itself, so tests that are not about silence set a long heartbeat interval.
 #pragma once
 
 #include <chrono>
@@ -28,27 +28,28 @@ class FakeGroup {
 
   static protocol::Register description(const std::string& name, const std::string& id,
                                         const FakeModel& model = {});
-  // Registers and takes the reply, which must be an acceptance.
+  // Registers and receives the reply, which must be an acceptance.
   void join(const protocol::Register& description);
 
   void send(const protocol::Envelope& envelope);
   void send_bytes(const std::string& bytes);
-  // The next message that is no heartbeat; fails the test after 10 s.
+  // The next message that is not a heartbeat; fails the test after 10 s.
   protocol::Envelope receive();
   protocol::PrefillRequest receive_request();
   // True when the coordinator has closed the connection.
   bool closed_by_peer();
-  // As a process that is killed: the connection just ends.
+  // Ends the connection without a message, like a process that is killed.
   void die();
-  // Ends the connection to the coordinator, not the one from it.
+  // Shuts down sending to the coordinator; it can still receive.
   void stop_sending();
 
-  // Neither of these reads. Something has come; the connection has been cut off.
+  // Neither of these reads. The first: something has arrived. The second: the connection was cut
+  // off.
   bool has_come();
   bool reset_by_peer();
 
   void send_started(const std::string& request_id);
-  // All but the result of what send_done() says.
+  // Sends everything before the result, which send_done() sends.
   void send_opened(const std::string& request_id, const std::string& lease_id = "lease-1");
   void send_layer(const std::string& request_id, uint32_t layer, double density = 0.25);
   void send_done(const std::string& request_id, const std::string& lease_id = "lease-1",
@@ -56,7 +57,7 @@ class FakeGroup {
   void send_failed(const std::string& request_id, int code, const std::string& message);
   void send_lease_reply(const std::string& request_id, uint64_t expires_in_ms);
   void send_drain();
-  // Started, every layer, done.
+  // Sends that the prefill started, every layer, and that it is done.
   void serve(const protocol::PrefillRequest& request);
 
  private:

@@ -7,10 +7,10 @@
 namespace millrace::coordinator {
 
 int connect_loopback(uint16_t port);
-// On a free port.
+// Listens on a free port.
 int listen_loopback(uint16_t* port);
 bool send_all(int socket, const std::string& bytes);
-// Reads and drops until the peer closes; false if it does not.
+// Reads and discards until the peer closes; false if it does not close.
 bool read_until_closed(int socket);
 
 }  // namespace millrace::coordinator

@@ -1,5 +1,5 @@
-// A small blocking HTTP/1.1 client for tests, written against the RFC rather than with the library
-// that the server uses. It can send nonsense.
+// A small blocking HTTP/1.1 client for tests, written from the RFC instead of with the library that
+// the server uses. It can send malformed requests.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -15,7 +15,7 @@ struct RawReply {
   std::string body;
 
   boost::json::value json() const;
-  // Of {"error": {...}}; "" if there is none.
+  // The message in {"error": {...}}; "" if there is none.
   std::string error_message() const;
   std::string error_param() const;
 };
@@ -28,18 +28,19 @@ class RawHttp {
   RawHttp& operator=(const RawHttp&) = delete;
 
   void send(const std::string& bytes);
-  // False where the server takes no more.
+  // False if the server accepts no more.
   bool try_send(const std::string& bytes);
   void send_request(const std::string& method, const std::string& target,
                     const std::string& body = {}, const std::string& more_headers = {});
-  // A whole reply, body by Content-Length or chunks.
+  // Reads a whole reply, with a body by Content-Length or in chunks.
   RawReply read_reply();
-  // Only status and headers; then the stream's events one by one ("event: x\ndata: y").
+  // read_head() reads only status and headers. Then the stream's events are read one by one
+  // ("event: x\ndata: y").
   RawReply read_head();
   std::string read_event();
   bool closed_by_peer();
   void hang_up();
-  // Ends the connection to the server, not the one from it.
+  // Shuts down sending to the server; it can still receive.
   void finish_sending();
 
  private:
@@ -53,7 +54,7 @@ class RawHttp {
   std::string events_;
 };
 
-// One request on a connection of its own.
+// Sends one request on a new connection.
 RawReply http_call(uint16_t port, const std::string& method, const std::string& target,
                    const std::string& body = {}, const std::string& more_headers = {});
 

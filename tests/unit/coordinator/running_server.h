@@ -1,4 +1,4 @@
-// A coordinator on free ports in a thread of its own, for the life of a test.
+// A coordinator on free ports, in a thread of its own, for the duration of a test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace millrace::coordinator {
 
-// Heartbeats so rare that a busy machine never makes a group look silent.
+// Heartbeats are so rare that a group never looks silent on a busy machine.
 inline ServerOptions patient_options() {
   ServerOptions options;
   options.http_port = 0;

@@ -1,4 +1,5 @@
-// Who may do what, over sockets: tokens, their scopes and quotas, and whose requests are whose.
+// Who may do what, over sockets: tokens, their scopes and quotas, and which requests belong to
+// whom.
 #include <boost/json.hpp>
 #include <csignal>
 #include <span>
@@ -49,7 +50,7 @@ class ServerAccessTest : public ::testing::Test {
     return http_call(server_->http_port(), method, target, body,
                      token.empty() ? "" : bearer(token));
   }
-  // The group's part of a request that is posted, up to its end.
+  // Posts a request and plays the group's part until it ends.
   RawReply served(FakeGroup& group, const std::string& id, const std::string& token) {
     RawHttp client(server_->http_port());
     client.send_request("POST", "/v1/prefill", prompt(id), bearer(token));
@@ -131,7 +132,7 @@ TEST_F(ServerAccessTest, ARequestIsThereForTheTokensOfItsNameAndForAdmins) {
   group.join(FakeGroup::description("group-0", "g0"));
   ASSERT_EQ(served(group, "r", "alice-posts").status, 200);
   const std::string lease = R"({"lease_id":"lease-1"})";
-  // Word for word what there is to read of one that does not exist.
+  // Word for word the answer for a request that does not exist.
   for (const auto& [method, target, body] :
        {std::tuple("GET", "/v1/prefill/r", ""), std::tuple("GET", "/v1/prefill/r/events", ""),
         std::tuple("DELETE", "/v1/prefill/r", ""),
@@ -240,7 +241,7 @@ TEST_F(ServerAccessTest, AConnectionThatIsOpenNeedsTheNewTokensToo) {
 TEST_F(ServerAccessTest, SighupReloads) {
   files_.write("tokens", line("a", "old", "read"));
   server_.emplace(options(), /*handle_signals=*/true);
-  // It handles signals once it answers.
+  // Once it answers, it handles signals.
   ASSERT_EQ(call("GET", "/version", "old").status, 200);
   files_.write("tokens", line("a", "new", "read"));
   ::raise(SIGHUP);

@@ -31,13 +31,13 @@ std::string announce(const std::string& id, const std::string& how) {
       id, how);
 }
 
-// 100: there is room for the body, which the server now waits for.
+// 100: there is room for the body, and the server now waits for it.
 int status_of_announcement(RawHttp& client, const std::string& id) {
   client.send(announce(id, fmt::format("Content-Length: {}\r\nExpect: 100-continue", kBodyBytes)));
   return client.read_head().status;
 }
 
-// Until the server has noticed what happened on other connections.
+// Tries until the server has noticed what happened on other connections.
 template <typename Try>
 int eventually(int wanted, Try&& attempt) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
@@ -62,7 +62,7 @@ TEST(ServerBounds, ABodyThatFindsNoRoomBesideOthersIsTurnedAwayForNow) {
   chunked.send(announce("chunked", "Transfer-Encoding: chunked") +
                fmt::format("{:x}\r\n{}\r\n", kBodyBytes, std::string(kBodyBytes, '\0')));
   EXPECT_EQ(chunked.read_reply().status, 429);
-  // A small one needs none of it.
+  // A small body needs none of it.
   EXPECT_EQ(http_call(server.http_port(), "POST", "/v1/prefill/r/lease:release", "{}").status, 400);
   first->hang_up();
   EXPECT_EQ(eventually(100,

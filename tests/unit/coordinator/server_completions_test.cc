@@ -52,7 +52,7 @@ TEST_F(ServerCompletions, APromptIsAPrefillUnderTheRoutersId) {
             boost::json::parse(
                 R"({"millrace":{"request_id":"router-1","lease_id":"lease-1","prompt_sha256":)"
                 R"("4636993d3e1da4e9d6b8f87b79e8f7c6d018580d52661950eabc3845c5897a4d"}})"));
-  // It is a request as any other.
+  // It is a request like any other.
   const RawReply state = http_call(server_.http_port(), "GET", "/v1/prefill/router-1");
   EXPECT_EQ(state.json().at("lease").at("state").as_string(), "active");
 }

@@ -1,5 +1,5 @@
-// Requests in which somebody else might find other requests than the coordinator does (RFC 9112): each
-// is refused, and nothing behind it is answered.
+// Messages in which another reader might find other requests than the coordinator does (RFC 9112):
+// each is refused, and nothing behind it is answered.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ void expect_refused(const std::string& request) {
   EXPECT_THAT(statuses_of(request + kSmuggled), ElementsAre("400")) << request;
 }
 
-// Of a request whose target takes any body.
+// A request to a target that takes any body.
 std::string with_header(const std::string& fields, const std::string& body) {
   return "POST /nothing HTTP/1.1\r\nHost: x\r\n" + fields + "\r\n" + body;
 }

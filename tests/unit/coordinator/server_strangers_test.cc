@@ -1,4 +1,4 @@
-// What strangers send: framing without end, bodies that trickle in, connections without a word.
+// What strangers send: endless framing, bodies that trickle in, and silent connections.
 #include <sys/resource.h>
 
 #include <boost/json.hpp>
@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kChunked =
     "POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-// What the server says to a request with such a body, and that it goes on.
+// The server must refuse a request with such a body, and keep running.
 void expect_refused_framing(const std::string& body) {
   RunningServer server;
   RawHttp client(server.http_port());
@@ -29,7 +29,7 @@ void expect_refused_framing(const std::string& body) {
   EXPECT_EQ(http_call(server.http_port(), "GET", "/health").status, 200);
 }
 
-// Room for so many connections with both ends in this process.
+// How many connections are possible with both ends in this process.
 int connections_possible() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -137,7 +137,7 @@ TEST(ServerStrangers, OneClientsConnectionsLeaveRoomForOthers) {
   EXPECT_EQ(http_call(server.http_port(), "GET", "/health").status, 200);
 }
 
-// Bytes come, but less than 1 GiB a second on average.
+// Bytes come, but fewer than 1 GiB a second on average.
 TEST(ServerStrangers, ABodyThatTricklesInIsCutOffAndItsShareOfThePoolIsFree) {
   ServerOptions options = patient_options();
   options.http.progress = std::chrono::milliseconds(50);
@@ -164,7 +164,7 @@ TEST(ServerStrangers, ABodyThatTakesTooLongAsAWholeIsCutOff) {
   EXPECT_EQ(http_call(server.http_port(), "GET", "/health").status, 200);
 }
 
-// Throws what a library may.
+// Throws what a library may throw.
 void out_of_memory() {
   throw std::bad_alloc();
 }
@@ -174,7 +174,7 @@ TEST(ServerExceptions, OneOfAConnectionEndsTheConnectionAndNothingElse) {
   options.faults.answering = [](std::string_view target) {
     if (target == "/version") out_of_memory();
   };
-  // So that one that stayed open would be missed.
+  // So that a connection that stayed open would be noticed.
   options.http.max_connections = options.http.max_connections_per_client = 2;
   RunningServer server(options);
   RawHttp bystander(server.http_port());
@@ -245,7 +245,7 @@ TEST(ServerExceptions, OneOfATickIsNotTheLastTick) {
             504);
 }
 
-// The done message of request `id`, with so many token ranges in its manifest.
+// The done message of request `id`, with this many token ranges in its manifest.
 protocol::Envelope done(const std::string& id, int num_ranges = 0) {
   protocol::Envelope envelope;
   auto& message = *envelope.mutable_prefill_done();
@@ -375,7 +375,7 @@ class ServerHalfClosed : public ::testing::Test {
 
 TEST_F(ServerHalfClosed, AClientThatOnlyListensIsServed) {
   ask("");
-  // Answered, and so the server has seen that the client sends no more.
+  // The server has answered, so it has seen that the client sends no more.
   EXPECT_EQ(client_.read_head().status, 100);
   group_.serve(request_);
   RawReply reply = client_.read_head();

@@ -95,7 +95,7 @@ TEST(Server, AStreamingRequestsManifestComesBeforeItsLayersAndWithoutAResult) {
   }
 }
 
-// Reads events until one that ends the stream; their names.
+// Reads events up to one that ends the stream. Returns their names.
 std::vector<std::string> names_of_events(RawHttp& client) {
   std::vector<std::string> names;
   do {

@@ -1,4 +1,4 @@
-// HTTP over TLS: who is let in, who is not, and that neither garbage nor silence holds a place.
+// HTTP over TLS: who is let in, who is not, and that neither garbage nor silence occupies a place.
 #include <openssl/ssl.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ class RawTls {
     ASSERT_EQ(SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())),
               static_cast<int>(bytes.size()));
   }
-  // Up to the end of the connection.
+  // Reads until the connection ends.
   std::string read_all() {
     std::string out;
     char piece[4096];
@@ -46,7 +46,7 @@ class RawTls {
     return out;
   }
   bool said_goodbye() { return SSL_get_shutdown(ssl_.get()) & SSL_RECEIVED_SHUTDOWN; }
-  // close_notify, and the end of this side.
+  // Sends close_notify and ends this side.
   void leave() {
     SSL_shutdown(ssl_.get());
     ::close(std::exchange(socket_, -1));
@@ -72,7 +72,7 @@ class ServerTlsTest : public ::testing::Test {
     out.http_tls = {.certificate = files_.file("cert"), .key = files_.file("key"), .ca = ""};
     return out;
   }
-  // Of one client that trusts `authority`.
+  // One call of a client that trusts `authority`.
   Result<client::HttpAnswer> call(RunningServer& server,
                                   const test::CertificateAuthority& authority,
                                   const client::HttpCall& what) {

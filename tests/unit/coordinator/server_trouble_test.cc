@@ -1,4 +1,4 @@
-// Bad input and trouble, over sockets: what a client and a group see of it.
+// Bad input and failures, over sockets, as a client and a group see them.
 #include <boost/json.hpp>
 #include <csignal>
 
@@ -17,7 +17,7 @@ std::string prompt(const std::string& id, const std::string& more = "") {
                      more);
 }
 
-// The status line, and the same status beside the type in the body.
+// Expects this status line, and the same status and this type in the body.
 void expect_error(const RawReply& reply, int status, const std::string& type) {
   EXPECT_EQ(reply.status, status);
   const auto body = reply.json().at("error");
@@ -454,7 +454,8 @@ TEST_F(ServerTrouble, ShutDownFinishesWhatRunsAndRefusesWhatComes) {
   const auto client = begin(prompt("r"));
   const auto request = group->receive_request();
   server_->shut_down();
-  // The wish travels through the server's own queue: a request that is answered shows it arrived.
+  // The shut-down passes through the server's own queue; a request that is answered shows that it
+  // has arrived.
   RawReply ready = get("/ready");
   EXPECT_EQ(ready.status, 503);
   EXPECT_EQ(post(prompt("late")).status, 503);

@@ -1,5 +1,5 @@
-// Decoding on a GPU over a cache that ranks hand over: the tokens of dense attention, whatever has slots and
-// whenever it comes.
+// Decoding on a GPU over a cache that ranks hand over gives the tokens of dense attention,
+// whichever pages have slots and whenever they come.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 constexpr int32_t kLayers = 5;
 constexpr int32_t kHeads = 2;
 constexpr int64_t kPages = 32;
-// The four digits that the prompt asks for, and what the fixture goes on with.
+// The four digits that the prompt asks for, and how the fixture continues.
 constexpr int32_t kTokens = 8;
 
 class DeviceDecodeTest : public ::testing::Test {
@@ -29,7 +29,7 @@ class DeviceDecodeTest : public ::testing::Test {
     if (kernels::num_cuda_devices() == 0) GTEST_SKIP() << "no GPU that the kernels run on";
   }
   static std::string model() { return MILLRACE_SOURCE_DIR "/tests/models/fixture"; }
-  // `options`: what of the cache differs from that of a rank that computes in bfloat16.
+  // `options`: how the cache differs from that of a rank that computes in bfloat16.
   kvclient::Manifest serve(test::ServedPrompt::Options options = {}) {
     options.model_directory = model();
     options.grid = {1, 2};
@@ -45,7 +45,7 @@ class DeviceDecodeTest : public ::testing::Test {
     MR_CHECK(report.ok(), "{}", report.error().to_string());
     return std::move(*report);
   }
-  // Whatever has slots and whenever it comes.
+  // Whichever pages have slots and whenever they come.
   void expect_tokens_of_dense_attention(const kvclient::Manifest& manifest, int64_t num_pages) {
     DecodeOptions wanted{.model_directory = model(), .max_tokens = kTokens, .ignore_eos = true};
     const auto dense = must_decode(manifest, wanted).token_ids;
@@ -81,7 +81,8 @@ TEST_F(DeviceDecodeTest, GivesTheTokensOfDenseAttention) {
   expect_tokens_of_dense_attention(serve(), kLayers * kHeads * kPages);
 }
 
-// Layers come one by one, once the model is loaded; host memory taken ahead is enough, too little, or none.
+// Layers come one by one, once the model is loaded. The host memory allocated in advance is enough,
+// too little, or none.
 TEST_F(DeviceDecodeTest, BesideThePrefill) {
   const auto manifest = serve();
   DecodeOptions wanted{.model_directory = model(), .max_tokens = kTokens, .ignore_eos = true};
@@ -110,7 +111,7 @@ TEST_F(DeviceDecodeTest, BesideThePrefill) {
   }
 }
 
-// Three pages of four, others of each head.
+// Three of four pages are kept, different ones for each head.
 TEST_F(DeviceDecodeTest, OverACacheThatIsKeptInPart) {
   const auto kept = std::make_shared<KeptPages>(kLayers, kHeads, kPages);
   for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -133,8 +134,9 @@ TEST_F(DeviceDecodeTest, OverACacheInEightBits) {
   expect_tokens_of_dense_attention(manifest, kLayers * kHeads * kPages);
 }
 
-// Windows of 37 tokens in layers 0 and 2, which begin among new tokens after a while; of 91 in all; of 150 in
-// layers 1 and 2; gpt-oss's beside its sinks and experts. In float16, which is near enough to float32 for Transformers' tokens.
+// Windows of 37 tokens in layers 0 and 2, which after a while begin among new tokens; of 91 in all
+// layers; of 150 in layers 1 and 2; and gpt-oss's, together with its sinks and experts. In float16,
+// which is near enough to float32 to give Transformers' tokens.
 TEST_F(DeviceDecodeTest, BehindWindowsItGivesTransformersTokens) {
   for (const char* name :
        {"window_ministral", "window_mistral", "window_qwen2", "gpt-oss", "gpt-oss-mxfp4"}) {

@@ -1,5 +1,5 @@
-// A GPU's pages beside progressive attention on a CPU: the same pages in the same order, and the same
-// attention, however many slots there are.
+// A GPU's pages compared with progressive attention on a CPU: the same pages in the same order, and
+// the same attention, however many slots there are.
 
 #include "kernels/pages/device_pages.h"
 
@@ -28,13 +28,13 @@ Deadline ample() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-// Of one step in one layer.
+// One step in one layer.
 struct Attended {
   std::vector<float> out, lse;
   std::vector<std::vector<int32_t>> pages;  // by kv head
 };
 
-// What stands behind the prompt.
+// The tokens after the prompt.
 struct Tail {
   std::vector<float> out, lse;
 };
@@ -61,7 +61,7 @@ class OnCpu {
         attention_(shape_, cache.digests(), pool_, kernel_, rule) {}
 
   void set_sinks(std::vector<float> sinks) { sinks_ = std::move(sinks); }  // of all layers
-  // Over prompt, from a token on, and tail.
+  // Over the prompt from a given token on, and the tail.
   Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
                   int64_t first_token = 0) {
     Attended attended{.out = std::vector<float>(q.size()),
@@ -102,7 +102,7 @@ struct GpuOptions {
   double mass = 0.9;
   bool proven = false;
   int64_t num_slots = 0;  // 0: of all pages
-  // Pages of float32 become codes under these scales; the output is bfloat16, or `output`.
+  // Float32 pages become codes under these scales. The output is bfloat16, or `output`.
   const KvScales* float8 = nullptr;
   DType output = DType::kBFloat16;
 };
@@ -125,7 +125,7 @@ class OnGpu {
                                           .kept = shape_.kept,
                                           .first_kv_head = shape_.first_kv_head};
     host_ = must(device_->allocate_host(shape.all_pages() * shape.page_bytes()));
-    // NaN where no token is, and where no page is kept.
+    // NaN where there is no token, and where no page is kept.
     std::memset(host_.as<std::byte>(), 0xff, static_cast<size_t>(host_.bytes()));
     std::vector<std::byte> page(static_cast<size_t>(cache.page_bytes()));
     int64_t number = 0;
@@ -180,7 +180,7 @@ class OnGpu {
     device_->copy(sinks_.data(), sinks.data(), sinks_.bytes());
     MR_CHECK(device_->synchronize(ample()).ok(), "no sinks");
   }
-  // `next_q`: what is foreseen of the next layer, if not empty.
+  // `next_q`: the queries foreseen for the next layer, if not empty.
   Attended attend(int32_t layer, const std::vector<float>& q, const Tail& tail,
                   const std::vector<float>& next_q = {}, int64_t first_token = 0) {
     pages_->begin_layer(layer);
@@ -212,7 +212,7 @@ class OnGpu {
   kernels::DevicePagesStats stats() { return must(pages_->stats(ample())); }
 
  private:
-  // NaN of pages that are not kept.
+  // NaN for pages that are not kept.
   std::vector<float> digests(const PagedCache& cache, int32_t layer, int32_t kv_head) const {
     const int64_t of_page = 3 * shape_.head_dim;
     const float* const first = cache.digests().of(layer, kv_head);
@@ -244,8 +244,8 @@ class DevicePagesTest : public ::testing::Test {
   }
 };
 
-// Half a unit in the last place of what the output is rounded to, and float32's rounding of a sum over
-// some thousand tokens.
+// Half a unit in the last place of the output's dtype, and float32's rounding of a sum over some
+// thousand tokens.
 double tolerance(DType dtype, double value) {
   return std::abs(value) * (dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-11) * 1.01 + 2e-5;
 }
@@ -324,8 +324,8 @@ TEST_F(DevicePagesTest, ProvenMassesEndOnTheSamePagesToo) {
   }
 }
 
-// Of layer 0 a head has all pages, the next a random half, then from three pages to none; layer 1 the other
-// way around.
+// In layer 0, one head has all pages, the next a random half, and others from three pages to none;
+// in layer 1 in the reverse order.
 KeptPages kept_in_part(const CacheShape& shape) {
   KeptPages kept(shape.num_layers, shape.first_kv_head + shape.num_kv_heads, shape.num_pages());
   const std::vector<std::function<bool(int64_t)>> choices = {
@@ -383,8 +383,8 @@ TEST_F(DevicePagesTest, PagesThatAreNotKeptTakeNoPart) {
   }
 }
 
-// Where a window of the prompt begins: within the last page, in one before it, at a page's beginning, at its
-// end, nearly at the prompt's, behind all of the prompt, and behind the last page.
+// Where a window of the prompt begins: within the last page, in an earlier page, at a page's
+// beginning, at its end, near the prompt's end, after all of the prompt, and after the last page.
 std::vector<int64_t> window_beginnings(int64_t num_tokens) {
   return {num_tokens - 1, num_tokens - 37, num_tokens - 64 * 70 - 5, 64 * 120,        64 * 121 - 1,
           int64_t{1},     num_tokens,      num_tokens + 3,           num_tokens + 500};
@@ -408,7 +408,7 @@ TEST_F(DevicePagesTest, OfAWindowAllTokensTakePartAndNoOthers) {
           const auto tail = tail_of(shape, step);
           expect_same(gpu.attend(layer, q, tail, {}, first_token),
                       cpu.attend(layer, q, tail, first_token), shape.dtype);
-          // And a layer that is searched, behind one that was not.
+          // And a layer that is searched, after one that was not.
           expect_same(gpu.attend(layer, q, tail), cpu.attend(layer, q, tail), shape.dtype);
         }
       }
@@ -416,7 +416,8 @@ TEST_F(DevicePagesTest, OfAWindowAllTokensTakePartAndNoOthers) {
   }
 }
 
-// Of prompt and tail together, and no part of what is read: the same pages. A head has no tail.
+// The sink takes its share of prompt and tail together, and is no part of what is read: the pages
+// are the same. One head has no tail.
 TEST_F(DevicePagesTest, ASinkTakesItsShareOfPromptAndTail) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const int32_t head_dim : {64, 128}) {
@@ -453,7 +454,7 @@ TEST_F(DevicePagesTest, ASinkTakesItsShareOfPromptAndTail) {
   }
 }
 
-// Float32 on the CPU, of what the codes stand for.
+// The CPU computes in float32, on what the codes stand for.
 TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirHeadsScales) {
   const KvScales scales(
       {{.k = 0.04F, .v = 3.1F}, {.k = 0.09F, .v = 1}, {.k = 0.7F, .v = 0.01F}, {.k = 1, .v = 0.5F}},
@@ -495,7 +496,7 @@ TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirHeadsScales) {
   }
 }
 
-// Slots, foresight and copies decide when, never what: to the bit.
+// Slots, foresight and copies change times only: results are equal to the bit.
 TEST_F(DevicePagesTest, AnyNumberOfSlotsGivesTheSame) {
   PagedCache cache({.num_layers = 6,
                     .num_kv_heads = 2,
@@ -510,7 +511,7 @@ TEST_F(DevicePagesTest, AnyNumberOfSlotsGivesTheSame) {
       OnGpu few(cache, {.mass = 0.95, .num_slots = slots});
       for (uint64_t step = 0; step < 12; ++step) {
         for (int32_t layer = 0; layer < 6; ++layer) {
-          // Steps that resemble each other, so that slots are of use, and change.
+          // Steps that resemble each other but change, so that slots are useful.
           const auto q = queries(cache.shape(), step / 3 * 10 + static_cast<uint64_t>(layer), 2);
           const auto next =
               queries(cache.shape(), step / 3 * 10 + static_cast<uint64_t>(layer) + 1, 2);

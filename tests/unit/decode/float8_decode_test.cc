@@ -1,4 +1,4 @@
-// Decoding over a cache that was handed over in 8-bit floats: what the trained fixture was asked for.
+// Decoding over a cache handed over in 8-bit floats gives what the trained fixture was asked for.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,4 @@
-// What Transformers goes on with behind the prompts of a model of tests/models/architectures
-// (make_models.py).
+// How Transformers continues the prompts of a model of tests/models/architectures (make_models.py).
 #pragma once
 
 #include <boost/json.hpp>

@@ -1,5 +1,5 @@
-// What a decode node gets is what the prefill ranks hold: byte for byte, over every transport, for
-// any tensor-parallel degree on either side, in every dtype, from every tier.
+// A decode node gets what the prefill ranks hold: byte for byte, over every transport, for any
+// tensor-parallel degree on either side, in every dtype, from every tier.
 
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ Result<std::unique_ptr<comm::Transport>> make_tcp() {
       std::make_unique<comm::TcpTransport>(comm::TcpOptions{.server_threads = 2}));
 }
 
-// The two with 2 kv heads on 4 ranks replicate each head, when prefilling and when decoding.
+// The two settings with 2 kv heads on 4 ranks replicate each head, in prefill and in decoding.
 std::vector<Setting> float32_settings() {
   return {{"LocalTp2Cp2ToTp1", "local", make_local, {2, 2}, 1},
           {"LocalTp1Cp2ToTp2", "local", make_local, {1, 2}, 2},
@@ -94,7 +94,7 @@ std::vector<Setting> bfloat16_settings() {
           {"Bfloat16ReplicasTp4Cp2", "local", make_local, {4, 2}, 1, DType::kBFloat16, 2}};
 }
 
-// Only a GPU computes in float16: these pages are float32 ones, rounded.
+// Only a GPU computes in float16, so these pages are rounded float32 pages.
 std::vector<Setting> float16_settings() {
   return {
       {"Float16LocalTp2Cp2ToTp1",
@@ -115,10 +115,9 @@ std::vector<Setting> all_settings() {
   return settings;
 }
 
-// Where both sides do the arithmetic of a job of one rank, up to the rounding of float32. In
-// bfloat16 another grid may choose another token, so there the grid is one rank too. A cache
-// rounded to float16 is closer to the whole one than this model's best two tokens are to each
-// other.
+// Settings in which both sides do the arithmetic of a job of one rank, up to float32's rounding. In
+// bfloat16 another grid may choose another token, so there the grid is also one rank. Rounding a
+// cache to float16 changes less than the difference between this model's best two tokens.
 std::vector<Setting> generating_settings() {
   auto settings = float32_settings();
   for (auto& setting : float16_settings()) settings.push_back(std::move(setting));
@@ -150,7 +149,7 @@ std::vector<int32_t> batch_tokens(const std::string& model_directory, DType dtyp
   return json::value_to<std::vector<int32_t>>(json::parse(line).at("generated_token_ids"));
 }
 
-// The models are the same for all tests: random, written once, one for each number of kv heads.
+// All tests share the same random models. They are written once, one for each number of kv heads.
 class ModelsOnDisk : public testing::Environment {
  public:
   void SetUp() override {
@@ -195,7 +194,7 @@ class HandoverTest : public testing::TestWithParam<Setting> {
     return int64_t{2} * 64 * 16 * dtype_bytes(GetParam().page_dtype());
   }
   kvclient::Manifest manifest() const { return kvclient::from_protocol(served_->manifest()); }
-  // `bytes`: what was pulled of pages [first, ...) of one layer and kv head.
+  // `bytes`: the pulled pages [first, ...) of one layer and kv head.
   void expect_pages(int32_t layer, int32_t head, int64_t first,
                     const std::vector<std::byte>& bytes) const {
     for (auto at = bytes.begin(); at != bytes.end(); at += page_bytes(), ++first) {
@@ -255,7 +254,7 @@ TEST_P(GenerationTest, DecodeNodeGeneratesWhatABatchJobOfOneRankGenerates) {
   EXPECT_EQ(report->pulled.pages, 2 * std::max(GetParam().num_kv_heads, decode_tp) * 12);
 }
 
-// Whatever type the cache turns out to have.
+// Whatever dtype the cache turns out to have.
 TEST_P(GenerationTest, TheModelIsLoadedBeforeTheNodeHearsOfACache) {
   const auto feed = std::make_shared<kvclient::HandoverFeed>();
   int times = 0;
@@ -311,7 +310,7 @@ TEST_P(GenerationTest, InOrderOfCriticalityTheSameCacheArrives) {
   EXPECT_EQ(hot_first.pulled.hot_pages, hot_first.pulled.hot_pages_total);
 }
 
-// The decode node's own copy of the model says what ends a text.
+// The decode node's own copy of the model says which tokens end a text.
 TEST_P(GenerationTest, DecodeNodeEndsWithTheTextUnlessItIsToldNotTo) {
   namespace fs = std::filesystem;
   const auto all = batch_tokens(model_directory(), GetParam().dtype, tokens_, 6);
@@ -383,7 +382,7 @@ TEST_P(HandoverTest, DigestsBoundThePagesTheyCameWith) {
   }
 }
 
-// Whatever the grid: each rank has the scores of its own pages, as shares of the whole prompt's mass.
+// On every grid, each rank has the scores of its own pages, as shares of the whole prompt's mass.
 TEST_P(HandoverTest, ScoresOfAllRanksSumToOneAndAreThoseThatPagesCarry) {
   kvclient::KvClient client(*transport_, manifest(), {});
   const int32_t num_kv_heads = served_->config().num_kv_heads;

@@ -1,4 +1,4 @@
-// Pages that come once and stay.
+// Pages that arrive once and stay.
 
 #include "decode/pool/host_pages.h"
 
@@ -19,7 +19,7 @@ Deadline ample() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-// Bytes that say which page it is.
+// The bytes of a page say which page it is.
 class Source final : public PageSource {
  public:
   std::function<Result<void>(std::span<const kvclient::NamedPage>)> on_fetch;
@@ -101,7 +101,7 @@ TEST_F(HostPagesTest, WhatFailedForOneIsFetchedAgainForAnother) {
   EXPECT_TRUE(pages_.has_all());
 }
 
-// Whoever comes second waits for the first one's fetch, and has its pages.
+// A second reader waits for the first one's fetch, and gets its pages.
 TEST_F(HostPagesTest, WhatIsOnItsWayIsNotFetchedTwice) {
   std::thread second;
   const auto names = all();

@@ -1,5 +1,5 @@
-// Of the very input that a layer has, the predicted queries are its queries: of every kind of layer that
-// Transformers' checkpoints have here (tests/models/architectures).
+// For a layer's exact input, the predicted queries are the layer's queries: for every kind of layer
+// in Transformers' checkpoints here (tests/models/architectures).
 #include "decode/predict/next_queries.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST_P(NextQueriesTest, AreTheLayersOwnOfItsOwnInput) {
   const auto kv_width = static_cast<size_t>(config.num_kv_heads) * config.head_dim;
   std::vector<float> q(width), k(kv_width), v(kv_width);
   const auto hidden = test::random_normals(5, config.hidden_size);
-  // The second beyond the length at which LongRoPE's frequencies change.
+  // The second length is beyond that at which LongRoPE's frequencies change.
   for (const int64_t prompt_tokens : {200, 1000}) {
     const auto position = static_cast<int32_t>(prompt_tokens + 3);
     next->begin_token(position, prompt_tokens);
@@ -42,7 +42,7 @@ TEST_P(NextQueriesTest, AreTheLayersOwnOfItsOwnInput) {
                        {.q = q.data(), .k = k.data(), .v = v.data(), .kv_stride = 1});
       ASSERT_TRUE(projected.ok());
       const float* predicted = next->of_layer(layer, hidden.data());
-      // One operation more or less per sum of 32: some units in the last place.
+      // Sums of 32 with one operation more or less differ by some units in the last place.
       for (size_t i = 0; i < width; ++i) {
         ASSERT_NEAR(predicted[i], q[i], 1e-5)
             << "layer " << layer << ", element " << i << ", " << prompt_tokens << " tokens";

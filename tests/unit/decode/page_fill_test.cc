@@ -1,4 +1,4 @@
-// Which pages come first, and when a cache counts as there.
+// Which pages come first, and when a cache counts as complete.
 
 #include "decode/pool/page_fill.h"
 
@@ -27,7 +27,7 @@ std::vector<PageName> names(int32_t layer, int64_t first, int64_t count) {
   return out;
 }
 
-// Pages come once they are let through, or never.
+// Pages arrive once they are let through, or never.
 class Source final : public PageSource {
  public:
   Result<void> fetch(std::span<const kvclient::NamedPage> pages, FetchUrgency, Deadline) override {

@@ -1,4 +1,4 @@
-// What a pool keeps, what it lets go, and what it says of both.
+// What a pool keeps, what it drops, and what it reports about both.
 
 #include "decode/pool/page_pool.h"
 
@@ -28,7 +28,7 @@ std::vector<PageName> names(std::initializer_list<int64_t> pages, int32_t layer 
   return all;
 }
 
-// Pages whose bytes say which they are.
+// The bytes of a page say which page it is.
 class Source final : public PageSource {
  public:
   std::function<Result<void>(std::span<const kvclient::NamedPage>)> on_fetch;
@@ -111,7 +111,8 @@ TEST_F(PagePoolTest, ThePageOfLeastUseLeaves) {
   EXPECT_EQ(here(pool), (std::vector<int64_t>{1, 12, 13}));
 }
 
-// A page of each of four layers in turn, room for three: what the next token reads last may go.
+// Each of four layers reads a page in turn, with room for three: the page that the next token reads
+// last may go.
 TEST_F(PagePoolTest, ACycleThatDoesNotFitKeepsMostOfItUnlessTheOldestLeaves) {
   for (const auto& [eviction, hits] :
        {std::pair(Eviction::kLeastUsed, 9 * 2), std::pair(Eviction::kLeastRecent, 0)}) {
@@ -212,7 +213,7 @@ TEST_F(PagePoolTest, FillingTakesEmptySlotsAloneAndItsWorstGoFirst) {
   EXPECT_EQ(here(pool), (std::vector<int64_t>{1, 2, 4, 7}));
 }
 
-// Asked for in the middle of the fetch that brings it.
+// It is asked for in the middle of the fetch that brings it.
 TEST_F(PagePoolTest, APageOnItsWayIsWaitedFor) {
   auto pool = make(4);
   std::thread reader;
@@ -229,7 +230,7 @@ TEST_F(PagePoolTest, APageOnItsWayIsWaitedFor) {
   EXPECT_EQ(source_.fetched.size(), 1u);
 }
 
-// And when that fetch fails, its reader's own brings the page.
+// If that fetch fails, the reader's own fetch brings the page.
 TEST_F(PagePoolTest, APageOnItsWayThatDoesNotComeIsFetchedAgain) {
   auto pool = make(4);
   std::thread reader;

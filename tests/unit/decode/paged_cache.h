@@ -1,4 +1,4 @@
-// One rank's cache of made-up keys and values in pages, and what attention over it is in double
+// One rank's cache of made-up keys and values in pages, and attention over it computed in double
 // precision: the independent reference of progressive attention.
 #pragma once
 
@@ -15,13 +15,13 @@
 
 namespace millrace::test {
 
-// Float32 keys of one layer and kv head: [tokens, head_dim].
+// Makes float32 keys of one layer and kv head: [tokens, head_dim].
 using MakeKeys = std::function<std::vector<float>(uint64_t seed, int64_t tokens, int32_t head_dim)>;
 
 inline std::vector<float> normal_keys(uint64_t seed, int64_t tokens, int32_t head_dim) {
   return random_normals(seed, tokens * head_dim);
 }
-// Each page about a centre of its own, the keys of a page `spread` from it.
+// Each page has its own centre; its keys deviate from it by `spread`.
 inline MakeKeys clustered_keys(float distance, float spread) {
   return [=](uint64_t seed, int64_t tokens, int32_t head_dim) {
     auto keys = random_normals(seed, tokens * head_dim, spread);
@@ -37,7 +37,7 @@ inline MakeKeys clustered_keys(float distance, float spread) {
 
 class PagedCache final : public decode::PageSource {
  public:
-  // `float8`: keys and values are what codes of 8-bit floats under these scales stand for.
+  // `float8`: keys and values are those that 8-bit float codes under these scales stand for.
   PagedCache(const decode::CacheShape& shape, const MakeKeys& make_keys, uint64_t seed,
              const KvScales* float8 = nullptr)
       : shape_(shape),
@@ -64,7 +64,7 @@ class PagedCache final : public decode::PageSource {
   int64_t page_bytes() const {
     return 2 * kPageTokens * shape_.head_dim * dtype_bytes(shape_.dtype);
   }
-  // Called before each fetch; an error is its answer.
+  // Called before each fetch. If it returns an error, the fetch fails with it.
   std::function<Result<void>(std::span<const kvclient::NamedPage>)> on_fetch;
   int64_t num_fetched = 0;
   int64_t num_fetches = 0;
@@ -89,13 +89,13 @@ class PagedCache final : public decode::PageSource {
     return values_[static_cast<size_t>(layer * shape_.num_kv_heads + kv_head)];
   }
 
-  // Of one query head.
+  // Dense attention of one query head.
   struct Dense {
     std::vector<double> out;
     double lse = 0;
     std::vector<double> log_mass;  // by page
   };
-  // `first_token`: those before it are not attended to.
+  // Tokens before `first_token` are not attended to.
   Dense dense(int32_t layer, int32_t query_head, const float* q, int64_t first_token = 0) const {
     const int32_t kv_head = query_head / shape_.group();
     const auto& k = keys(layer, kv_head);
@@ -144,7 +144,7 @@ class PagedCache final : public decode::PageSource {
   }
 
  private:
-  // To the dtype and back: the reference is of what the pages say.
+  // To the dtype and back, as the reference is of what the pages hold.
   std::vector<float> rounded(std::vector<float> values) const {
     if (shape_.dtype == DType::kFloat32) return values;
     return widen_bits(narrow_bits(values, shape_.dtype), shape_.dtype);

@@ -1,5 +1,5 @@
-// Decoding over a cache of which a node has only some pages: the tokens of dense attention, whatever
-// fits and whenever it comes.
+// Decoding over a cache of which a node has only some pages gives the tokens of dense attention,
+// whatever fits and whenever it comes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kPages = 32;
 constexpr int32_t kTokens = 12;
 
-// The trained fixture after a prompt that asks for one of its records: one service for all tests.
+// The trained fixture, after a prompt that asks for one of its records. All tests share one
+// service.
 class PagedDecodeTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -103,7 +104,8 @@ TEST_F(PagedDecodeTest, MostOfTheMassGivesThemTooOnFewerPages) {
   }
 }
 
-// Choices after the tokens of dense attention: the same, of which each step's pages are a check.
+// Each step chooses after the tokens of dense attention. The choices must be the same, and the
+// pages of each step are checked.
 TEST_F(PagedDecodeTest, NeitherMemoryNorPredictionNorWhenItStartsChangesWhatIsRead) {
   auto wanted = progressive();
   const auto expected = must_decode(wanted);
@@ -165,7 +167,8 @@ TEST_F(PagedDecodeTest, ARankThatIsLostIsAnError) {
 }
 
 TEST_F(PagedDecodeTest, APageThatStaysWrongIsAnErrorNotAToken) {
-  // Layers' digests and scores take 5 * (2 * 2 + 2) calls, by layer, kv head and rank; pages come after.
+  // Digests and scores of the layers take 5 * (2 * 2 + 2) calls, by layer, kv head and rank; pages
+  // come after them.
   comm::FaultTransport faulty(
       *transport_,
       {.faults = {{.kind = comm::FaultKind::kFlipByte, .first_call = 30, .num_calls = 1 << 20}}});
@@ -196,8 +199,8 @@ TEST_F(PagedDecodeTest, TooLittleMemoryIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("16 pages"));
 }
 
-// Both kinds of attention and two degrees of parallelism, by Transformers' tokens
-// (architectures/make_models.py). `also`: of each report, behind a prompt of `num_tokens`.
+// Both kinds of attention and two degrees of parallelism, against Transformers' tokens
+// (architectures/make_models.py). `also`: checks each report, after a prompt of `num_tokens`.
 using AlsoCheck = std::function<void(const DecodeReport&, AttentionMode, size_t num_tokens)>;
 
 void expect_golden_tokens(const std::string& name, const AlsoCheck& also) {
@@ -228,13 +231,13 @@ void expect_golden_tokens(const std::string& name, const AlsoCheck& also) {
   }
 }
 
-// Windows of 37 tokens in layers 0 and 2: the last page but one is cut within, and after a while the
-// window begins among new tokens.
+// Windows of 37 tokens in layers 0 and 2. They begin within the last page but one, and after a
+// while among new tokens.
 TEST(WindowedDecode, GivesTransformersTokens) {
   expect_golden_tokens("window_ministral",
                        [](const DecodeReport& report, AttentionMode attention, size_t num_tokens) {
                          if (attention == AttentionMode::kDense || num_tokens < 100) return;
-                         // A window's pages alone: one or two of a kv head and token.
+                         // Only a window's pages: one or two for each kv head and token.
                          const auto& touched = report.progressive.attention.pages_touched;
                          const int64_t steps = std::ssize(report.token_ids) - 1;
                          EXPECT_LE(touched[0], 2 * 2 * steps);
@@ -242,7 +245,7 @@ TEST(WindowedDecode, GivesTransformersTokens) {
                        });
 }
 
-// Scaled embeddings, norms after a half and sinks, on the decode node's side.
+// Scaled embeddings, norms after each half of a layer, and sinks, on the decode node's side.
 TEST(ArchitectureDecode, GivesTransformersTokens) {
   for (const char* name : {"gemma3", "glm4", "gpt-oss", "gpt-oss-mxfp4", "smollm3"}) {
     expect_golden_tokens(name, [](const DecodeReport&, AttentionMode, size_t) {});

@@ -1,4 +1,4 @@
-// Neurons that a file predicts: which ones, of which layer, and what is refused.
+// Neurons that a file predicts: which ones, of which layer, and which files are refused.
 
 #include "decode/mlp/predicted_mlp.h"
 
@@ -65,7 +65,7 @@ class PredictedMlpTest : public ::testing::Test {
     predictor_.at(fmt::format("layers.{}.bias", layer)).values[static_cast<size_t>(neuron)] = 1;
   }
 
-  // What the layer's MLP adds by these neurons alone.
+  // What the layer's MLP adds with only these neurons.
   std::vector<float> mlp_of(int32_t layer, const std::vector<float>& hidden,
                             const std::vector<int32_t>& neurons) {
     auto mlp = SparseMlp::create(*weights_, 1);
@@ -136,7 +136,7 @@ TEST_F(PredictedMlpTest, ARankScoresItsOwnNeurons) {
 }
 
 TEST_F(PredictedMlpTest, ALayersInputChoosesTheNeuronsOfTheNextLayer) {
-  // Two of 96 neurons: 20 and 21 where element 5 of the input is positive, else 30 and 31.
+  // Two of 96 neurons: 20 and 21 if element 5 of the input is positive, otherwise 30 and 31.
   for (const int32_t layer : {1, 2, 3}) {
     for (const int64_t neuron : {20, 21}) score_by(layer, neuron, 5, 0, 1);
     for (const int64_t neuron : {30, 31}) score_by(layer, neuron, 5, 0, -1);

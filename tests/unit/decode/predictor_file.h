@@ -1,4 +1,5 @@
-// A predictor of neurons whose numbers a test chooses, as a file (decode/mlp/neuron_predictor.h).
+// A predictor of neurons, with numbers chosen by the test, as a file
+// (decode/mlp/neuron_predictor.h).
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ struct PredictorTensor {
 };
 using PredictorTensors = std::map<std::string, PredictorTensor>;
 
-// Of `rank` for all layers, zeros but for the embedding's rows: [vocab, hidden] is `embedding`.
+// A predictor of `rank` for all layers. It is zero except for the embedding's rows, which are taken
+// from `embedding`, [vocab, hidden].
 inline PredictorTensors blank_predictor(const model::ModelConfig& config, int64_t rank,
                                         const std::vector<float>& embedding) {
   constexpr int64_t kRows = 3;

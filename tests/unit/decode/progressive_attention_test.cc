@@ -1,4 +1,4 @@
-// Progressive attention beside dense attention in double precision.
+// Progressive attention compared with dense attention in double precision.
 
 #include "decode/attention/progressive_attention.h"
 
@@ -84,7 +84,7 @@ std::vector<float> queries(uint64_t seed, float size = 1) {
   return test::random_normals(seed, 6 * 32, size);
 }
 
-// The share of a query head's mass, that of the tail included, which was attended to.
+// The share of a query head's mass, including the tail's, that was attended to.
 double share(const PagedCache& cache, int32_t layer, int32_t head, const std::vector<float>& q,
              const std::vector<int32_t>& pages, double tail = -INFINITY) {
   const auto dense = cache.dense(layer, head, q.data() + head * cache.shape().head_dim);
@@ -126,8 +126,8 @@ TEST_P(DTypeTest, AllPagesAreDenseAttention) {
   }
 }
 
-// Nothing but the tokens from one on, all of them, whatever the rule would be content with; and
-// nothing at all where the window has left the prompt behind.
+// It attends to exactly the tokens from a given one on, even if the rule would be content with
+// fewer; and to nothing if the window has left the prompt behind.
 TEST_P(DTypeTest, AWindowIsDenseAttentionFromItsFirstToken) {
   const auto whole = shape(GetParam());
   PagedCache cache(whole, test::normal_keys, 7);
@@ -159,7 +159,8 @@ TEST_P(DTypeTest, AWindowIsDenseAttentionFromItsFirstToken) {
 INSTANTIATE_TEST_SUITE_P(All, DTypeTest,
                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
 
-// Sharp and flat, pages alike and different, keys far from zero, where float32 rounds most.
+// Sharp and flat attention, similar and different pages, and keys far from zero, where float32
+// rounds most.
 TEST(PageKernel, NoPageHasMoreMassThanItsBound) {
   const std::vector<test::MakeKeys> kinds = {
       test::normal_keys, test::clustered_keys(1, 0.1F), test::clustered_keys(100, 0.01F),
@@ -180,7 +181,8 @@ TEST(PageKernel, NoPageHasMoreMassThanItsBound) {
             rankings[static_cast<size_t>(head / 3)].estimates.data() +
             static_cast<size_t>(head % 3) * num_pages;
         for (size_t page = 0; page < num_pages; ++page) {
-          // What the kernel finds in float32 is within its rounding of this, which is in the bound.
+          // The kernel's float32 result is within its rounding of this, and the bound includes that
+          // rounding.
           ASSERT_LE(dense.log_mass[page], double{estimates[page].bound})
               << "kind " << kind << ", queries " << size << ", head " << head << ", page " << page;
           ASSERT_LE(estimates[page].bound, estimates[page].box + 1e-3F + 1e-4F * size * 100);
@@ -235,11 +237,11 @@ TEST(BoundRule, NeverAttendsToLessThanTheMassAskedFor) {
       for (const auto& pages : attended.pages) left_out += 40 - std::ssize(pages);
     }
   }
-  // Else it would prove nothing.
+  // Otherwise the test would prove nothing.
   EXPECT_GT(left_out, 6 * 3 * 2 * 5);
 }
 
-// Pages that differ by their centres, keys that are normal about them: what the rule takes them for.
+// Pages with different centres and keys that are normal around them, as the rule assumes.
 TEST(CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
   double sum = 0, least = 1;
   int64_t pages_read = 0, queries_asked = 0;

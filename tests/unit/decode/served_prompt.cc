@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout{60};
 
-// The same layers to the store under test and to the cache it is compared with.
+// Passes the same layers to the store under test and to the cache it is compared with.
 class BothSinks final : public worker::KvSink {
  public:
   BothSinks(worker::KvSink& first, worker::KvSink& second) : first_(first), second_(second) {}
@@ -37,7 +37,7 @@ class BothSinks final : public worker::KvSink {
   worker::KvSink& second_;
 };
 
-// Passes layers on in a dtype that may be another.
+// Passes layers on, in another dtype if it differs.
 class RoundingSink final : public worker::KvSink {
  public:
   RoundingSink(worker::KvSink& next, DType dtype) : next_(next), dtype_(dtype) {}

@@ -1,5 +1,5 @@
-// One prompt after prefill: ranks as threads ran the real engine into real stores, whose servers
-// still answer. The ranks' threads are gone; what decode nodes talk to is here.
+// One prompt after its prefill. Ranks ran as threads, with the real engine and real stores. Their
+// threads are gone, but the servers of the stores still answer: what decode nodes talk to is here.
 #pragma once
 
 #include <memory>
@@ -37,25 +37,26 @@ class ServedPrompt {
     worker::GridShape grid;
     std::vector<int32_t> tokens;
     DType compute_dtype = DType::kFloat32;
-    // The dtype of the pages, where that is another: what a rank that computes in it would leave.
+    // The dtype of the pages, if it is not `compute_dtype`: pages are what a rank that computes in
+    // it would leave.
     std::optional<DType> cache_dtype = {};
-    // Of pages in 8-bit floats; `cache_dtype` is then the compute dtype.
+    // For pages in 8-bit floats; `cache_dtype` is then the compute dtype.
     std::shared_ptr<const KvScales> float8 = nullptr;
-    // Pages that are left when others were dropped.
+    // The pages that are kept, if others are dropped.
     std::shared_ptr<const KeptPages> kept = nullptr;
-    // Far below what a rank writes, so that every tier holds pages.
+    // Far fewer than a rank writes, so that every tier holds pages.
     int64_t device_pages = 6;
     int64_t host_pages = 5;
   };
 
-  // `transport` and `clock` outlive the prompt. A failure ends the test program: without a served
-  // prompt nothing can be judged.
+  // `transport` and `clock` must outlive the prompt. A failure ends the test program, since nothing
+  // can be tested without a served prompt.
   ServedPrompt(comm::Transport& transport, const Clock& clock, const Options& options);
 
   const protocol::Manifest& manifest() const { return manifest_; }
   const model::ModelConfig& config() const { return config_; }
   int64_t num_tokens() const { return num_tokens_; }
-  // One layer and kv head as its pages must be: K then V, rows past the end 0.
+  // The page of one layer and kv head as it must be: K then V, with rows past the prompt's end 0.
   std::vector<std::byte> expected_page(int32_t layer, int32_t kv_head, int64_t page) const;
 
   kvstore::KvStore& store(int rank) { return *ranks_[static_cast<size_t>(rank)].store; }

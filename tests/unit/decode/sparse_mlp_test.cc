@@ -1,4 +1,4 @@
-// Some neurons of an MLP beside sums in double precision, and beside the dense MLP.
+// Some neurons of an MLP, compared with sums in double precision and with the dense MLP.
 
 #include "decode/mlp/sparse_mlp.h"
 
@@ -18,7 +18,7 @@
 namespace millrace::decode {
 namespace {
 
-// Neither lanes nor tiles divide it: 2 * 64 + 16 + 8.
+// Not divisible by lanes or tiles: 2 * 64 + 16 + 8.
 constexpr int32_t kHidden = 152;
 constexpr int32_t kNeurons = 96;
 constexpr int32_t kLayer = 1;
@@ -106,7 +106,8 @@ TEST_F(SparseMlpTest, ChosenNeuronsAddUpAsInDoublePrecision) {
     const auto out = run(mlp, hidden, neurons);
     const auto expected = reference(hidden, neurons);
     for (size_t i = 0; i < out.size(); ++i) {
-      // Gate and up: 152 roundings of numbers about as great as their terms' sum; the rest is less.
+      // Gate and up: 152 roundings of numbers about as large as the sum of their terms. The rest is
+      // less.
       EXPECT_NEAR(out[i], expected.sum[i], 1e-4 * expected.magnitude[i]) << i;
     }
   }
@@ -149,7 +150,7 @@ TEST_F(SparseMlpTest, ALayerWithExpertsIsRefused) {
   EXPECT_THAT(mlp.error().message, ::testing::HasSubstr("layer 0 has experts"));
 }
 
-// By a stable sort: of equal scores the first.
+// By a stable sort: among equal scores the first ones.
 std::vector<int32_t> sorted_choice(const std::vector<float>& scores, int64_t count) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);

@@ -1,6 +1,6 @@
-// A trained model's cache on a rank that has too little memory for it: what lies in memory, what on
-// disk, and what a pull in order of criticality makes of it. Scores come over the wire, and which pages
-// should be in memory is worked out here.
+// A trained model's cache on a rank with too little memory for it: what lies in memory, what on
+// disk, and what a pull in order of criticality reads. Scores come over the wire; the test works
+// out which pages should be in memory.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using PageId = std::tuple<int32_t, int32_t, int64_t>;  // layer, kv head, page
 constexpr int32_t kLayers = 5;
 constexpr int32_t kHeads = 2;
 constexpr int64_t kPages = 32;
-// Layers 0 to 2, and of the heads of the others the first page and the last two.
+// All pages of layers 0 to 2, and in other layers each head's first page and last two.
 constexpr int64_t kForced = 3 * kHeads * kPages + 2 * kHeads * 3;
 constexpr int64_t kHostPages = kForced + 60;
 
@@ -39,7 +39,7 @@ class TiersTest : public ::testing::Test {
     }
   }
 
-  // Of layers 3 and 4: the best pages of each head until they and the forced ones hold 0.95.
+  // In layers 3 and 4, the best pages of each head until they and the forced ones hold 0.95.
   std::set<PageId> pages_with_mass() {
     kvclient::KvClient client(transport_, manifest_, {});
     const auto scores = client.pull_scores(3, 2, 0, kHeads, ample());
@@ -105,7 +105,7 @@ TEST_F(TiersTest, PagesThatCarryTheMassAreInMemoryAndOthersOnDisk) {
   EXPECT_GT(served_.store(0).stats().moves[Tier::kHost][Tier::kDisk], 0);
 }
 
-// The hot pages come from memory alone, and the bytes are those of a pull by position.
+// The hot pages come from memory alone, and the bytes equal those of a pull by position.
 TEST_F(TiersTest, APullInOrderOfCriticalityReadsTheDiskForTheRest) {
   kvclient::PullClient client(transport_, {.num_threads = 1});
   const int64_t row = manifest_.layout.head_dim * manifest_.element_bytes();

@@ -14,7 +14,7 @@
 namespace millrace::kernels {
 namespace {
 
-// Tokens of the slab past num_tokens, filled with NaN: whoever reads them shows it.
+// Tokens of the slab past num_tokens. They are NaN, so that reading them shows.
 constexpr int64_t kSlackTokens = 3;
 
 int64_t count_rows(const std::vector<RowTile>& tiles) {

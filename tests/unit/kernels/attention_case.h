@@ -1,5 +1,5 @@
-// One attention problem with its data, run by the CPU kernels, by the reference in double, and by
-// the naive loop that sets the tolerance.
+// One attention problem with its data, computed by the CPU kernels, by the reference in double, and
+// by the naive loop that sets the tolerance.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@ struct AttentionShape {
   int32_t head_dim = 64;
   DType dtype = DType::kFloat32;
   int64_t window = 0;   // AttentionParams::window
-  float key_scale = 1;  // above 1 attention is sharper: few keys have most of a row's mass
+  float key_scale = 1;  // above 1, attention is sharper: few keys have most of a row's mass
 };
 
-// Lists of every query head of a shape: everything; at random, each head's from a seed of its own.
+// Lists of every query head of a shape. dense_heads(): everything. random_heads(): random, with a
+// different seed for each head.
 std::vector<HeadLists> dense_heads(const AttentionShape& shape);
 std::vector<HeadLists> random_heads(const AttentionShape& shape, std::span<const RowTile> tiles,
                                     uint64_t seed);
 
-// The rows of the first of two ranks, stripes of 128 tokens of 613 dealt in snake order.
+// The rows of the first of two ranks: 613 tokens in stripes of 128, dealt in snake order.
 std::vector<RowTile> tiles_of_two_stripes();
 
 struct AttentionResult {
@@ -46,15 +47,15 @@ class AttentionCase {
 
   // Checks that nothing outside the outputs was written.
   AttentionResult run_cpu(cpu::SimdLevel simd, int num_threads = 1);
-  // On the same rounded inputs, results in float32 whatever the dtype.
+  // On the same rounded inputs. Results are float32 for every dtype.
   AttentionResult run_ref();
-  // float32 loops; with a 16-bit dtype, weights and results are rounded to it.
+  // Loops in float32. With a 16-bit dtype, weights and results are rounded to it.
   AttentionResult run_naive();
 
   void set_sinks(std::vector<float> sinks) { sinks_ = std::move(sinks); }  // of the query heads
   // Makes K and V of these tokens NaN.
   void poison_keys(int64_t begin, int64_t end);
-  // The problem without its outputs, in host memory: in the shape's dtype, or the same values as
+  // The problem in host memory without its outputs: in the shape's dtype, or the same values as
   // float32.
   AttentionParams params(bool as_float = false);
   int64_t num_rows() const { return num_rows_; }

@@ -14,13 +14,14 @@
 namespace millrace::kernels {
 namespace {
 
-// A row of one key has no error in the naive loop; ours multiplies by a weight and the reciprocal
-// of the sum, two roundings of a V below 6: 2 * 2^-24 * 8.
+// For a row of one key the naive loop has no error. Ours multiplies by a weight and the reciprocal
+// of the sum: two roundings of a V below 6, 2 * 2^-24 * 8.
 constexpr double kOutAtol = 1e-6;
-// The maximum is kept in units of log2, so lse has one more rounding of up to 16 than the naive's.
+// The maximum is kept in units of log2, so lse has one more rounding than the naive loop's, of up
+// to 16.
 constexpr double kLseAtol = 2e-6;
 
-// Every level of the machine against the reference.
+// Compares every instruction set of the machine with the reference.
 void expect_right(AttentionCase& problem) {
   const AttentionResult reference = problem.run_ref();
   const AttentionResult naive = problem.run_naive();
@@ -94,7 +95,7 @@ TEST_P(Attention, TakesRowsThatAreStripesOfThePrompt) {
   expect_right(problem);
 }
 
-// Whatever the lists say, and of the last rows no more than of others.
+// Whatever the lists say, and for the last rows no more than for others.
 TEST_P(Attention, EachRowSeesItsWindowAndNothingElse) {
   for (const int64_t window : {1, 2, 31, 37, 63, 64, 65, 100, 128, 130, 400, 613, 5000}) {
     SCOPED_TRACE(window);
@@ -114,7 +115,7 @@ TEST_P(Attention, EachRowSeesItsWindowAndNothingElse) {
   }
 }
 
-// What a sink far above all scores leaves is nothing, and far below them it is not felt.
+// A sink far above all scores leaves nothing; one far below them has no effect.
 TEST_P(Attention, ASinkTakesItsShareOfEveryRow) {
   for (const int64_t window : {0, 70}) {
     const AttentionShape shape = {.num_tokens = 300,

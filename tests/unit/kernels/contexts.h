@@ -21,15 +21,15 @@ inline std::vector<kernels::cpu::SimdLevel> simd_levels() {
   return levels;
 }
 
-// bfloat16 products of 16 rows or more are widened though there are instructions for them: what a
-// machine does whose bfloat16 dot products are slow.
+// Products of 16 or more rows are widened from bfloat16 even if there are instructions for them, as
+// on a machine with slow bfloat16 dot products.
 inline void add_slow_dots(std::vector<kernels::cpu::Context>& all) {
   using kernels::cpu::SimdLevel;
   if (kernels::cpu::detect_simd() < SimdLevel::kAvx512Bf16) return;
   all.push_back({.num_threads = 2, .simd = SimdLevel::kAvx512, .widened_rows = 16});
 }
 
-// Each of them with one thread and with three, which rarely divide the work evenly.
+// Each instruction set with one thread and with three, which rarely divide the work evenly.
 inline std::vector<kernels::cpu::Context> contexts() {
   std::vector<kernels::cpu::Context> all;
   for (const auto level : simd_levels()) {

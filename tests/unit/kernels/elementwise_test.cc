@@ -24,9 +24,9 @@ using test::GuardedBuffer;
 constexpr int64_t kRowCounts[] = {1, 63, 64, 65, 127};
 constexpr int64_t kWidths[] = {1, 15, 64, 127, 257};
 
-// Runs `operation` for both output types in every context, each against the float32 reference and
-// a naive float32 loop, the bfloat16 one with the naive loop's result rounded. Rows of the output
-// are `padding` apart; those gaps and the guards must stay.
+// Runs `operation` for both output types in every context. Each result is compared with the float32
+// reference and a naive float32 loop, whose result is rounded for bfloat16. Rows of the output are
+// `padding` apart; those gaps and the guards must stay untouched.
 template <typename Params>
 void expect_as_good_as_naive(Params params, int64_t rows, int64_t cols, int64_t padding,
                              void (*reference_operation)(const Params&),
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
       return activation.param.kind == Activation::Kind::kGeluTanh ? "gelu_tanh" : "clamped";
     });
 
-// gpt-oss's: a gate is cut above, an up on both sides.
+// As in gpt-oss: gates are clamped from above, ups on both sides.
 TEST(Activate, ClampsGatesAboveAndUpsOnBothSides) {
   constexpr float kAlpha = 1.702F, kLimit = 7;
   const std::vector<float> gate_up = {100, -100, 2, 2, 3, 3, 50, -50};
@@ -185,7 +185,7 @@ TEST(Activate, ClampsGatesAboveAndUpsOnBothSides) {
   }
 }
 
-// Where the exponential is out of float32's range, the gate or 0 times up is left.
+// If the exponential is out of float32's range, the result is the gate or 0, times up.
 TEST(Activate, GatesFarFrom0AreNoNumbersOutOfRange) {
   for (const auto kind : {Activation::Kind::kSilu, Activation::Kind::kGeluTanh}) {
     for (const Context& context : test::contexts()) {

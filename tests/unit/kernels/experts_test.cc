@@ -35,7 +35,7 @@ struct Shape {
   int32_t experts_per_row = 0;
 };
 
-// Values are rounded to bfloat16 in either dtype, so that one float32 copy serves the references of
+// Values are rounded to bfloat16 for both dtypes, so that one float32 copy serves the references of
 // both. Rows of a are 5 elements apart.
 struct Rows {
   explicit Rows(const Shape& shape)
@@ -75,7 +75,7 @@ struct Choices {
   }
 };
 
-// Weights from logits of float32 sums, in order, for the experts that the reference chose.
+// Weights for the experts that the reference chose, from logits that are float32 sums in order.
 std::vector<float> naive_weights(const RouteParams& p, const std::vector<int32_t>& chosen) {
   std::vector<float> weights;
   std::vector<float> logits(static_cast<size_t>(p.num_experts));
@@ -158,7 +158,7 @@ TEST(Route, ABiasIsPartOfTheLogits) {
   }
 }
 
-// GLM-4's: the correction decides who is chosen, and has no part in the weights.
+// GLM-4's correction decides which experts are chosen, and does not affect the weights.
 TEST(Route, ACorrectionIsOfTheChoiceAlone) {
   const Shape shape{33, 67, 0, 9, 3};
   const Rows rows(shape);
@@ -183,7 +183,7 @@ TEST(Route, ACorrectionIsOfTheChoiceAlone) {
       own.factor = kFactor;
       cpu::route(own, context);
       EXPECT_EQ(choices.experts, expected.experts) << test::to_string(context);
-      // Sums of 67 products of some tenths in float32, and the sigmoid's slope is at most 1/4.
+      // Sums of 67 products of some tenths in float32; the sigmoid's slope is at most 1/4.
       EXPECT_THAT(choices.weights, testing::Pointwise(testing::FloatNear(2e-6F), expected.weights));
     }
   }
@@ -209,7 +209,7 @@ TEST(Route, OfEqualLogitsTakesTheLowerIndexOnEveryDevice) {
   }
 }
 
-// What context-parallel ranks rely on, which have other rows beside a row.
+// Context-parallel ranks rely on this, because the other rows next to a row differ between them.
 TEST(Route, ARowsBitsDoNotDependOnTheRowsBesideIt) {
   const Shape shape{200, 300, 0, 16, 4};
   const Rows rows(shape);
@@ -255,7 +255,7 @@ TEST(Route, LogitsThatAreNoNumbersChooseExpertsThatExist) {
   EXPECT_FALSE(std::isnan(choices.weights[3]));
 }
 
-// The MLPs of a mixture, and what they should give.
+// The MLPs of a mixture, and their expected result.
 class Mixture {
  public:
   Mixture(const Shape& shape, std::vector<int32_t> experts)
@@ -274,7 +274,7 @@ class Mixture {
     for (size_t i = 0; i < experts_.size(); ++i) weights_.push_back(test::random_uniform(5, i));
   }
 
-  // As gpt-oss's.
+  // Biases as in gpt-oss.
   Mixture& with_biases() {
     const auto& s = shape_;
     gate_up_bias_ = test::random_normals(7, s.num_experts * 2 * s.width);
@@ -310,7 +310,7 @@ class Mixture {
     return out;
   }
 
-  // A row and an expert at a time, in float32, what feeds a product rounded to `dtype`.
+  // One row and one expert at a time, in float32. The inputs of products are rounded to `dtype`.
   std::vector<float> naive(DType dtype, bool accumulate) const {
     const auto& s = shape_;
     auto out = before_;
@@ -350,7 +350,7 @@ class Mixture {
     return out;
   }
 
-  // With guards around the scratch, which holds `rows` rows and no more.
+  // There are guards around the scratch, which holds exactly `rows` rows.
   void expect_as_good_as_naive(const Context& context, DType dtype, bool accumulate) const {
     SCOPED_TRACE(fmt::format("{} rows, {} of {} experts, {}, accumulate {}, {}", shape_.rows,
                              shape_.experts_per_row, shape_.num_experts, dtype_name(dtype),
@@ -398,7 +398,7 @@ class Mixture {
   std::vector<float> gate_up_bias_, down_bias_;
 };
 
-// Row r gets experts r, r + step, ... of all.
+// Row r gets experts r, r + step, ..., modulo their number.
 std::vector<int32_t> even_choices(const Shape& shape, int32_t step) {
   std::vector<int32_t> experts;
   for (int64_t row = 0; row < shape.rows; ++row) {
@@ -439,9 +439,10 @@ TEST(Experts, MatchReferenceWhereAllRowsChooseOneAndNoneAnother) {
   Mixture(shape, experts).expect_as_good_as_naive();
 }
 
-// With guards around the scratch. Both round what is activated to `dtype` and take the nearest codes.
-// Sums that differ in float32's last bits put few numbers on the other side of a border between two codes;
-// one of thousands, an eighth off at most, is 2e-3 of the mean square.
+// There are guards around the scratch. Both sides round the activations to `dtype` and take the
+// nearest codes. Sums that differ in float32's last bits put a few numbers on the other side of a
+// border between two codes; one of thousands, off by an eighth at most, is 2e-3 in root mean
+// square.
 void expect_float8_mixture(test::Float8Mixture& mixture, DType dtype, bool accumulate,
                            const Context& context) {
   const auto& shape = mixture.shape;
@@ -519,7 +520,7 @@ TEST(ExpertRows, ScratchHasRoomWhereEveryExpertRoundsUp) {
                                 /*row_step=*/0),
             10);
   EXPECT_EQ(expert_scratch_rows(0, 4, 2, 128), 0);
-  // A choice each, of few of the experts.
+  // One choice a row, of few of the experts.
   EXPECT_EQ(expert_scratch_rows(1, 64, 8, 128), 8 * 128);
   // 9, 9, 5 and 3 rows take 12, 12, 8 and 4.
   EXPECT_EQ(expert_scratch_rows(26, 4, 1, 4), 36);

@@ -1,4 +1,4 @@
-// Operands of products of 8-bit floats, and what such a product may lose.
+// Operands of products of 8-bit floats, and how much precision such a product may lose.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace millrace::test {
 
-// A matrix quantised by the reference from normals.
+// A matrix that the reference quantised from normals.
 struct Float8Rows {
   Float8Rows(uint64_t seed, int64_t rows_in, int64_t cols_in, int64_t padding = 0)
       : rows(rows_in),
@@ -27,18 +27,19 @@ struct Float8Rows {
   }
 
   kernels::Float8Matrix view() { return view_of(codes.data(), scales.data()); }
-  // The same in another memory.
+  // The same matrix in other memory.
   kernels::Float8Matrix view_of(Float8* data, float* scales_data) const {
     return {data, scales_data, rows, cols, row_stride};
   }
 
   int64_t rows, cols, row_stride;
-  std::vector<Float8> codes;  // between the rows: no numbers
+  std::vector<Float8> codes;  // NaN between the rows
   std::vector<float> scales;
 };
 
-// The largest error that a tensor core of Hopper may make in an element of a b^T: of 32 products and
-// the sum so far it keeps 13 bits behind the point of the largest, and cuts off what is below.
+// The largest error that one of Hopper's tensor cores may make in an element of a b^T. For each 32
+// products and the sum so far, it keeps 13 bits after the binary point of the largest, and cuts off
+// the bits below.
 inline double float8_sum_loss(const kernels::ConstFloat8Matrix& a,
                               const kernels::ConstFloat8Matrix& b) {
   constexpr int64_t kStep = 32;

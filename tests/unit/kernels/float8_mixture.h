@@ -1,4 +1,4 @@
-// A mixture of experts of 8-bit floats in host memory, and what it should give.
+// A mixture of experts in 8-bit floats in host memory, and its expected result.
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,8 @@ struct Float8Mixture {
         down(3, shape.num_experts * shape.hidden, shape.width),
         before(random_normals(6, shape.rows * shape.hidden)) {
     for (size_t i = 0; i < experts.size(); ++i) weights.push_back(random_uniform(5, i));
-    // No two rows alike, nor two channels: who takes another's scale is far off. Gates are of about 2.
+    // No two rows and no two channels have equal scales, so that using the wrong one gives a large
+    // error. Gates are around 2.
     for (size_t i = 0; i < a.scales.size(); ++i) {
       a.scales[i] *= std::sqrt(static_cast<float>(shape.hidden)) * (0.5F + random_uniform(7, i));
     }
@@ -39,7 +40,7 @@ struct Float8Mixture {
     for (size_t i = 0; i < down.scales.size(); ++i) down.scales[i] *= 0.5F + random_uniform(9, i);
   }
 
-  // Without scratch, of the first `rows` rows, where the operands lie.
+  // Parameters without scratch for the first `rows` rows. Operands stay where they are.
   kernels::Float8ExpertsParams params(int64_t rows, DType dtype, float* out, bool accumulate) {
     auto first_rows = a.view();
     first_rows.rows = rows;
@@ -65,10 +66,10 @@ struct Float8Mixture {
   std::vector<int32_t> experts;
   std::vector<float> weights;
   Float8Rows a, gate_up, down;
-  std::vector<float> before;  // in `out`
+  std::vector<float> before;  // contents of `out` before the call
 };
 
-// In the mean square.
+// In root mean square.
 inline double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
   double error = 0, norm = 0;
   for (size_t i = 0; i < expected.size(); ++i) {

@@ -36,7 +36,7 @@ struct Quantized {
   Float8Matrix view;
 };
 
-// Rows of every kind: normals, zeros, one of tiny numbers, one of huge ones, one with a NaN.
+// Rows of every kind: normals, zeros, tiny numbers, huge numbers, and one with a NaN.
 std::vector<float> rows_of_every_kind(int64_t cols) {
   auto values = test::random_normals(1, 6 * cols);
   for (int64_t c = 0; c < cols; ++c) {
@@ -68,7 +68,8 @@ TEST(Float8, QuantisesBitByBitAsTheReference) {
   }
 }
 
-// A sum in another order may move the root, and a number across the border between two codes.
+// A sum in another order may change the root, and move a number across the border between two
+// codes.
 TEST(Float8, NormsOfTheReferenceWithinOneCode) {
   constexpr int64_t kRows = 5, kCols = 1008;
   const auto x = test::random_normals(1, kRows * kCols, 3);
@@ -120,7 +121,7 @@ TEST(Float8, ProductsAreThoseOfTheReference) {
       cpu::Float8Products products(context, gemm);
       auto actual = before;
       products.gemm(params(actual));
-      // Both factors are rounded once, and sums as a float32 product's, whose terms are below 1.
+      // Both factors are rounded once. Sums are like those of a float32 product with terms below 1.
       EXPECT_TRUE(test::within(
           actual, expected,
           test::float32_rounding(expected) * (4 + std::sqrt(static_cast<double>(c.k)))));

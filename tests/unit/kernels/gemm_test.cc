@@ -33,7 +33,7 @@ struct Options {
   int64_t padding = 0;  // elements between the rows of a, b (twice) and c (three times)
 };
 
-// Operands of one product. Values are rounded to bfloat16 in either dtype, so that one float32 copy
+// Operands of one product. Values are rounded to bfloat16 for both dtypes, so that one float32 copy
 // serves the references of both.
 struct Problem {
   Problem(Shape shape_in, Options options_in)

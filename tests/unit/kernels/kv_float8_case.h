@@ -1,4 +1,4 @@
-// Elements for conversions to 8-bit floats, and what a conversion leaves by kernels/ref.
+// Elements for conversions to and from 8-bit floats, and the results by kernels/ref.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,8 @@ inline constexpr int64_t kFloat8Planes = 2;
 inline constexpr int64_t kFloat8Count = 2048 + 24;
 inline constexpr int64_t kFloat8Stride = kFloat8Count + 40;
 
-// Of every size from subnormal codes to beyond the largest, infinities and no number; as bytes of `dtype`.
+// Elements of every size from subnormal codes to beyond the largest code, infinities and NaN, as
+// bytes of `dtype`.
 inline std::vector<std::byte> float8_elements(DType dtype) {
   auto values = random_normals(3, kFloat8Planes * kFloat8Stride);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -39,7 +40,7 @@ inline std::vector<Float8> all_codes(int64_t count = kFloat8Planes * kFloat8Stri
   std::vector<Float8> codes;
   for (int64_t i = 0; i < count; ++i) {
     auto bits = static_cast<uint8_t>(i * 7);
-    if ((bits & 0x7f) == 0x7f) bits = 0;  // no number has many forms
+    if ((bits & 0x7f) == 0x7f) bits = 0;  // NaN has many forms
     codes.push_back({bits});
   }
   return codes;
@@ -69,7 +70,8 @@ inline kernels::Float8DecodeParams decode_params(const Float8* codes, void* x, D
           .scale = scale};
 }
 
-// Of planes of their own, runs of elements that change places; one is more than a thread block decodes.
+// Runs of elements that change places, in planes of this size. One run is longer than what a thread
+// block decodes.
 inline constexpr int64_t kPieceCodes = 10'064;
 inline constexpr int64_t kPieceStride = 10'120;
 
@@ -94,7 +96,7 @@ inline kernels::Float8DecodePiecesParams decode_pieces_params(const Float8* code
           .scale = scale};
 }
 
-// As the reference has them: by trying every code, in double precision.
+// The reference's codes, found by trying every code in double precision.
 inline std::vector<uint8_t> reference_codes(const std::vector<std::byte>& x, DType dtype,
                                             float scale) {
   std::vector<Float8> codes(static_cast<size_t>(kFloat8Planes * kFloat8Count));
@@ -112,7 +114,7 @@ inline std::vector<std::byte> reference_numbers(const std::vector<Float8>& codes
   return x;
 }
 
-// Bytes of no piece are 0.
+// Bytes outside the pieces are 0.
 inline std::vector<std::byte> reference_pieces(const std::vector<Float8>& codes, DType dtype,
                                                float scale) {
   std::vector<std::byte> x(static_cast<size_t>(kFloat8Planes * kPieceStride * dtype_bytes(dtype)));
@@ -129,7 +131,8 @@ inline std::vector<std::byte> reference_pieces(const std::vector<Float8>& codes,
   return x;
 }
 
-// Powers of two and not, small and large: under the last two, float16 and the largest code overflow.
+// Powers of two and others, small and large. Under the last two, float16 and the largest code
+// overflow.
 inline constexpr float kFloat8TestScales[] = {1.0F, 0.037109375F, 0.0213F, 3.7F, 0.0009F, 190.0F};
 
 }  // namespace millrace::test

@@ -64,7 +64,7 @@ TEST(KvFloat8, CodesBecomeTheNumbersTheyStandForAndFloat16StaysFinite) {
 
 TEST(KvFloat8, WhatIsKeptOfAPlaneIsWhatItsCodesStandFor) {
   const auto x = test::float8_elements(DType::kBFloat16);
-  constexpr int64_t kFirst = 16;  // behind what is no number
+  constexpr int64_t kFirst = 16;  // after the NaN
   constexpr int64_t kCount = kFloat8Count - kFirst;
   constexpr float kScale = 0.0213F;
   for (const auto& context : test::contexts()) {

@@ -36,7 +36,8 @@ std::vector<float> row_of(const ConstMatrix& matrix, int64_t row) {
   return values;
 }
 
-// Where the projection of `head` of row r goes: query heads, then key heads, then value heads.
+// Where the projection of `head` of row r is written: query heads first, then key heads, then value
+// heads.
 float* rope_output(const RopeQkvParams& p, int64_t row, int64_t head) {
   if (head < p.num_query_heads) {
     return floats(p.q) + (row * p.num_query_heads + head) * p.head_dim;

@@ -1,6 +1,6 @@
-// The obvious float32 loops with the contracts of kernels/api: what they are off by is the measure
-// of an implementation (docs/numerics.md). Inputs and outputs are float32; gemm also reads
-// bfloat16 and float16.
+// The obvious float32 loops with the contracts of kernels/api. Their error is the measure for an
+// implementation (docs/numerics.md). Inputs and outputs are float32; gemm also reads bfloat16 and
+// float16.
 #pragma once
 
 #include "kernels/api/attention.h"

@@ -28,7 +28,7 @@ struct Shape {
   int64_t kv_stride;
 };
 
-// The outputs one after the other in one array: q, k, v.
+// The outputs q, k and v, one after another in one array.
 template <typename Element>
 struct Outputs {
   explicit Outputs(const Shape& s)
@@ -131,7 +131,7 @@ struct Problem {
   Shape shape;
   Variant variant;
   std::vector<float> qkv;
-  // Of as many heads as a norm over all of them needs.
+  // For as many heads as a norm over all of them needs.
   std::vector<float> q_norm =
       test::random_normals(2, std::max(shape.num_query_heads, 1) * shape.head_dim);
   std::vector<float> k_norm =
@@ -221,7 +221,7 @@ TEST(QkvSquares, AreTheSumsOfQAndOfK) {
   }
 }
 
-// What makes a row's K and V the same whatever rows are beside it, and in the last layer, where they
+// This makes a row's K and V independent of the rows next to it, also in the last layer, where they
 // are projected without Q.
 TEST(QkvSquares, OfARowAreTheSameBitsWhateverIsBesideIt) {
   const Shape shape{13, 6, 2, 80, 13};

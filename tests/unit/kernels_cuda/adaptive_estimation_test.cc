@@ -52,7 +52,7 @@ class AdaptiveEstimation : public GpuCase {
     return build(c, tile_rows(c.shape().num_tokens), {0}, {rule}, settings).front();
   }
 
-  // Against the reference on the same case.
+  // Compared with the reference on the same case.
   ListDifference differences(EstimationCase& c, const std::vector<int32_t>& heads,
                              const std::vector<AdaptiveRule>& rules,
                              int32_t sampled_rows = kSampledRows) {
@@ -82,9 +82,9 @@ EstimationShape shape_of(int64_t num_tokens, int32_t head_dim = 64) {
   return {.num_tokens = num_tokens, .head_dim = head_dim, .dtype = DType::kBFloat16};
 }
 
-// Products with a page's mean are off by a rounding, so a mass between two steps may go to either,
-// and with it a page whose mass decides whether a share is reached. On random data with nearly
-// equal pages that is at most one block in two hundred.
+// Products with a page's mean are off by a rounding. So a mass between two steps may go to either
+// step, and so may a page whose mass decides whether a share is reached. On random data with nearly
+// equal pages this affects at most one block in two hundred.
 void expect_few_flips(const ListDifference& found) {
   EXPECT_LE(found.different * 200, found.total);
 }
@@ -93,8 +93,8 @@ class AdaptiveEstimationIn : public AdaptiveEstimation,
                              public testing::WithParamInterface<DType> {};
 MR_INSTANTIATE_NARROW(AdaptiveEstimationIn);
 
-// Around the borders of a page, of a step of four and, at 16 samples, of a unit of four tiles; past
-// a group of 64 pages.
+// Around the borders of a page, of a step of four and, with 16 samples, of a unit of four tiles;
+// and beyond a group of 64 pages.
 TEST_P(AdaptiveEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding) {
   ListDifference all;
   for (const int32_t head_dim : {64, 128, 256}) {
@@ -170,7 +170,7 @@ TEST_F(AdaptiveEstimation, EqualPagesAreTakenFromTheFirst) {
 }
 
 TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
-  // Page 5 outweighs every other by 2^600: tiles before it must not see their masses vanish.
+  // Page 5 outweighs every other page by 2^600. Tiles before it must not see their masses vanish.
   EstimationCase c(shape_of(640), 39);
   EstimationCase plain(shape_of(640), 39);
   for (int64_t t = 0; t < 640; ++t) c.q(t, 0, 0) = plain.q(t, 0, 0) = 8;
@@ -184,7 +184,7 @@ TEST_F(AdaptiveEstimation, FuturePagesDoNotDrownTheRowsOfEarlierTiles) {
   }
 }
 
-// What follows a prefix must not change what its tiles attend to.
+// What follows a prefix must not change what the tiles of the prefix attend to.
 TEST_P(AdaptiveEstimationIn, TilesDependOnThePrefixAlone) {
   constexpr int64_t kPrefix = 1100;
   const auto with_rest = [&](int64_t num_tokens, uint64_t seed) {
@@ -206,7 +206,7 @@ TEST_P(AdaptiveEstimationIn, TilesDependOnThePrefixAlone) {
   EXPECT_EQ(with_rest(5000, 4), expected);
 }
 
-// Needles are asked for by one row of a tile, which is the furthest from the tile's mean.
+// Needles are asked for by one row of a tile, the one furthest from the tile's mean.
 TEST_P(AdaptiveEstimationIn, FindsWhatASingleRowAsksFor) {
   constexpr int kNeedles = 7;
   const auto num_found = [&](int32_t sampled_rows, float bias) {
@@ -218,7 +218,7 @@ TEST_P(AdaptiveEstimationIn, FindsWhatASingleRowAsksFor) {
         build(c, {.gamma = 0.8F, .enough = 0.999F}, {.sampled_rows = sampled_rows}), kNeedles);
   };
   for (const int32_t rows : {1, 2, 7, 12, 33, 64}) EXPECT_EQ(num_found(rows, 0), kNeedles) << rows;
-  // A bias far larger than what tells keys apart goes into the page's mean.
+  // A bias far larger than the differences between keys is absorbed by the page's mean.
   EXPECT_EQ(num_found(16, 50), kNeedles);
 }
 
@@ -273,12 +273,13 @@ TEST_F(AdaptiveEstimation, ManyHeadsAndTilesGoThroughInBatches) {
   const std::vector<AdaptiveRule> rules = {
       {.gamma = 0.3F}, {.gamma = 0.6F}, {.gamma = 0.45F}, {.gamma = 0.2F}};
   const auto whole = build(c, tiles, heads, rules);
-  // All heads of some tiles; two heads of one tile; one head of one tile, though it does not fit.
+  // All heads of some tiles; two heads of one tile; one head of one tile, even though it does not
+  // fit.
   for (const int64_t batch_bytes : {2'000'000, 20'000, 1}) {
     EXPECT_EQ(build(c, tiles, heads, rules, {.memory = {.batch_bytes = batch_bytes}}), whole)
         << batch_bytes << " bytes";
   }
-  // The keys of two kv heads at a time, and of one, though they do not fit.
+  // The keys of two kv heads at a time; of one, even though they do not fit.
   for (const int64_t key_bytes : {2 * 9024 * 64, 1}) {
     EXPECT_EQ(build(c, tiles, heads, rules, {.memory = {.key_bytes = key_bytes}}), whole)
         << key_bytes << " bytes of keys";

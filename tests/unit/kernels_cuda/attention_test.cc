@@ -16,7 +16,7 @@ namespace millrace::kernels::cuda {
 namespace {
 
 // Where the naive loop is exact (one key), ours multiplies by a weight and by the reciprocal of the
-// sum: powers of two are approximated to 2^-22 (PTX ISA, ex2.approx) of a V below 6.
+// sum. Powers of two are approximated to 2^-22 (PTX ISA, ex2.approx), of a V below 6.
 constexpr double kOutAtol = 1e-5;
 constexpr double kLseAtol = 4e-6;
 
@@ -31,8 +31,8 @@ class CudaAttention : public GpuCase, public testing::WithParamInterface<DType> 
             .dtype = GetParam()};
   }
 
-  // What seeds vary, which keys a tile takes, is the same code for every element: few show whether
-  // an element is taken for another.
+  // Seeds vary which keys a tile takes, which is the same code for every element; few seeds show
+  // whether one element is taken for another.
   static uint64_t num_seeds(uint64_t of_bfloat16) {
     return GetParam() == DType::kBFloat16 ? of_bfloat16 : of_bfloat16 / 5;
   }
@@ -133,7 +133,7 @@ TEST_P(CudaAttention, FollowsRandomIndices) {
   }
 }
 
-// From 65 pages on the dense last rows are cut by keys and merged.
+// From 65 pages on, the dense last rows are split by keys and merged.
 TEST_P(CudaAttention, MergesThePartsOfDenseRows) {
   for (const int64_t num_tokens : {4096, 4097, 4480, 9001, 16384}) {
     for (const float key_scale : {1.0F, 6.0F}) {
@@ -157,8 +157,8 @@ TEST_P(CudaAttention, MergesThePartsOfDenseRows) {
   }
 }
 
-// Bands closer than two row tiles, so that what the tiles of a group need overlaps, and many
-// columns in and out of them.
+// Bands closer than two row tiles, so that the needs of a group's tiles overlap, and many columns
+// inside and outside the bands.
 TEST_P(CudaAttention, CountsEachKeyOnceWhereBandsAndColumnsMeet) {
   HeadLists lists;
   for (int32_t lo = 0; lo < 1400; lo += 77) lists.bands.push_back({.lo = lo, .hi = lo + lo % 13});
@@ -170,7 +170,7 @@ TEST_P(CudaAttention, CountsEachKeyOnceWhereBandsAndColumnsMeet) {
   }
 }
 
-// One tile of each pair has far more blocks than the other: it must not wait for what its partner
+// One tile of each pair has far more blocks than the other. It must not wait for what its partner
 // has not yet released.
 TEST_P(CudaAttention, TilesOfAGroupMayDifferByMoreSlotsThanTheRingHolds) {
   HeadLists lists;
@@ -201,8 +201,8 @@ TEST_P(CudaAttention, TakesRowsThatAreStripesOfThePrompt) {
   }
 }
 
-// Whatever the lists say, and of the last rows no more than of others. 193 keys are one more than a
-// group has rows; 613 are the prompt.
+// Whatever the lists say, and for the last rows no more than for others. 193 keys are one more than
+// the rows of a group; 613 are the prompt.
 TEST_P(CudaAttention, EachRowSeesItsWindowAndNothingElse) {
   for (const int64_t window :
        {1, 2, 31, 63, 64, 65, 100, 128, 191, 192, 193, 400, 612, 613, 614, 4096}) {
@@ -236,7 +236,7 @@ TEST_P(CudaAttention, EachRowSeesItsWindowInPromptsOfAnyLength) {
   }
 }
 
-// Rows from the middle and the last ones, whose windows are cut by keys and merged.
+// Rows from the middle, and the last ones, whose windows are split by keys and merged.
 TEST_P(CudaAttention, MergesThePartsOfLongWindows) {
   using Lengths = std::pair<int64_t, int64_t>;
   for (const auto& [num_tokens, window] : {Lengths{9001, 4032},
@@ -262,8 +262,9 @@ TEST_P(CudaAttention, MergesThePartsOfLongWindows) {
   }
 }
 
-// One key has most of a row's mass, and often it is one at the window's edge: a mask that is off by a
-// key shows. The naive loop's largest weight is exactly 1, ours is rounded, and with it a V below 6.
+// One key has most of a row's mass, and it is often at the window's edge, so a mask that is off by
+// one key shows. The naive loop's largest weight is exactly 1; ours is rounded, and with it a V
+// below 6.
 TEST_P(CudaAttention, WindowsOfSharpHeadsEndWhereTheyShould) {
   const double out_atol = 6.0 / (GetParam() == DType::kBFloat16 ? 1 << 8 : 1 << 11);
   for (const int64_t window : {37, 100, 256}) {
@@ -283,14 +284,15 @@ TEST_P(CudaAttention, PagesBeforeTheWindowAreNotRead) {
   const AttentionResult clean = run_cuda(problem);
   problem.poison_keys(0, 320);
   const AttentionResult poisoned = run_cuda(problem);
-  // Groups of three tiles begin at 0, 192, 384 and 576: the third sees keys from 315 on, and so page 4.
+  // Groups of three tiles begin at 0, 192, 384 and 576. The third sees keys from 315 on, and so
+  // page 4.
   const auto behind = static_cast<ptrdiff_t>(576 * 64);
   EXPECT_TRUE(
       std::equal(clean.out.begin() + behind, clean.out.end(), poisoned.out.begin() + behind));
 }
 
-// What a sink far above all scores leaves is nothing, and far below them it is not felt. In a log-sum-exp it
-// has no part.
+// A sink far above all scores leaves nothing, and one far below them has no effect. The log-sum-exp
+// does not include it.
 TEST_P(CudaAttention, ASinkTakesItsShareOfEveryRow) {
   for (const int64_t window : {0, 70}) {
     for (const int32_t head_dim : {64, 128, 256}) {
@@ -313,7 +315,7 @@ TEST_P(CudaAttention, ASinkTakesItsShareOfEveryRow) {
   }
 }
 
-// The last rows are cut by keys: the sink is not of each part.
+// The last rows are split by keys, and the sink must not count in each part.
 TEST_P(CudaAttention, ASinkIsOfARowOnce) {
   for (const int64_t window : {0, 5000}) {
     SCOPED_TRACE(window);
@@ -368,12 +370,13 @@ TEST_P(CudaAttention, IsBitwiseTheSameInEveryRun) {
 
 MR_INSTANTIATE_NARROW(CudaAttention);
 
-// One query head and its keys, all rows but the last of no interest.
+// One query head and its keys. Only the last row matters.
 class CudaAttentionInFloat16 : public GpuCase {
  protected:
   static constexpr int32_t kHeadDim = 64;
 
-  // The last row's output where key t is `k_of(t)` in column 0 and value t `v_of(t)` in each.
+  // The last row's output if key t has `k_of(t)` in column 0 and value t has `v_of(t)` in each
+  // column.
   template <typename KeyOf, typename ValueOf>
   std::vector<float> last_row(int64_t num_tokens, KeyOf&& k_of, ValueOf&& v_of) {
     std::vector<Float16> k(static_cast<size_t>(num_tokens * kHeadDim)), v(k.size());
@@ -409,8 +412,8 @@ class CudaAttentionInFloat16 : public GpuCase {
   }
 };
 
-// The first key has a weight of e^18 times any other's: relative to it theirs are 2^-26, which
-// float16 does not hold.
+// The first key has e^18 times the weight of any other. Relative to it the others are 2^-26, which
+// float16 cannot hold.
 TEST_F(CudaAttentionInFloat16, ManyKeysOfTinyWeightsAreNotLost) {
   constexpr int64_t kTokens = 4096;  // the most that are not cut into parts with bases of their own
   const auto out = last_row(
@@ -418,8 +421,8 @@ TEST_F(CudaAttentionInFloat16, ManyKeysOfTinyWeightsAreNotLost) {
       [](int64_t t) { return t == 0 ? 0.0F : 1.0F; });
   const double rest = kTokens - 1;
   const double expected = rest / (rest + std::exp(18.0));
-  // Relative to a base 2^7 below the first key's they are 2^-18.97, rounded to a multiple of 2^-24:
-  // off by at most 1.6 %.
+  // Relative to a base 2^7 below the first key's weight they are 2^-18.97, rounded to a multiple of
+  // 2^-24: off by at most 1.6 %.
   for (const float value : out) EXPECT_NEAR(value, expected, 0.02 * expected);
 }
 

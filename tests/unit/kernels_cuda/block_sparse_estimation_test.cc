@@ -71,7 +71,7 @@ TEST_P(BlockSparseEstimationIn, ListsAreThoseOfTheReferenceButForFlipsOfRounding
       }
     }
   }
-  // Means in float16 are off by up to 2^-12: two pages whose scores differ by less may change
+  // Means in float16 are off by up to 2^-12, so two pages whose scores differ by less may change
   // places.
   EXPECT_LE(all.different * 200, all.total);
 }
@@ -95,7 +95,7 @@ TEST_F(BlockSparseEstimation, FindsThePageWhoseMeanPointsAlongTheTile) {
 }
 
 TEST_F(BlockSparseEstimation, TilesWhoseListsDoNotFitAreDenseAndLaterOnesMayFit) {
-  // More tiles than one round of the scan, the room running out in each.
+  // More tiles than one round of the scan takes, and the room runs out in each round.
   EstimationCase c({.num_tokens = 140001, .head_dim = 64, .dtype = DType::kBFloat16}, 25);
   const HeadLists all = build(c, 5);
   for (const int64_t max_blocks : {0, 4, 23, 4000, 8000, 10900}) {

@@ -1,4 +1,5 @@
-// Choices of pages (kernels/cuda/sm90/estimation/choice_tiles.h) for tiles that all see as many pages.
+// Choices of pages (kernels/cuda/sm90/estimation/choice_tiles.h) for tiles that all see the same
+// number of pages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,13 +19,13 @@ using PageLists = std::vector<std::vector<int32_t>>;
 class ChoiceCase : public GpuCase {
  protected:
   static constexpr int64_t kNumTiles = 3;
-  // One, several and all warps of a block; around their borders.
+  // Counts for one, several and all warps of a block, and those next to these borders.
   static constexpr int32_t kPageCounts[] = {1,    2,    3,    31,   64,   65,    130,   1000, 2047,
                                             2048, 2049, 8191, 8192, 8193, 16384, 16385, 65536};
 
   static int64_t page_stride(int32_t num_pages) { return round_up(num_pages, kGroupPages); }
 
-  // Chosen pages of each tile of one head. launch(tiles) has the device choose.
+  // The chosen pages of each tile of one head. launch(tiles) makes the device choose.
   template <typename Launch>
   PageLists choose(int32_t num_pages, int32_t rows_per_tile, const Launch& launch) {
     const DeviceArray<int32_t> pages(std::vector<int32_t>(kNumTiles, num_pages));

@@ -15,8 +15,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// Scores are scaled in base 2 and exp2 is good to 2 ulp: 2^-22 of a score's size on the logarithm,
-// and as much on a weight.
+// Scores are scaled in base 2, and exp2 is accurate to 2 ulp: 2^-22 of a score's size in the
+// logarithm, and as much in a weight.
 constexpr double kOutAtol = 4e-6;
 constexpr double kLseAtol = 8e-6;
 
@@ -31,8 +31,8 @@ struct Output {
   std::vector<float> out, lse;
 };
 
-// K and V are rounded to bfloat16, and multiples of 2^-24, so that all element types hold the same
-// values.
+// K and V are rounded to bfloat16 and are multiples of 2^-24, so that all element types hold the
+// same values.
 struct Problem {
   explicit Problem(const Shape& shape_in)
       : shape(shape_in),

@@ -1,5 +1,5 @@
-// Device memory for tests: filled from host values, read back as host values, with known bytes
-// before and after it and inside it until they are written (tests/support/guarded_buffer.h).
+// Device memory for tests, filled from and read back as host values. There are known bytes before
+// and after it, and inside it until it is written (tests/support/guarded_buffer.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +29,7 @@ class DeviceArray {
   T* data() const { return reinterpret_cast<T*>(memory_ + kGuardBytes); }
   int64_t size() const { return count_; }
 
-  // Wait for the kernels that write it first.
+  // First wait for the kernels that write it.
   std::vector<T> values() {
     from_device();
     return host_.values();
@@ -47,8 +47,8 @@ class DeviceArray {
   void to_device() {
     MR_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&memory_), total_bytes()));
     MR_CUDA_CHECK(cudaMemcpy(memory_, host_begin(), total_bytes(), cudaMemcpyHostToDevice));
-    // A copy from pageable memory may return before it has arrived, and the stream of the test does
-    // not wait for it.
+    // A copy from pageable memory may return before the data has arrived, and the test's stream
+    // does not wait for it.
     MR_CUDA_CHECK(cudaDeviceSynchronize());
   }
   void from_device() {

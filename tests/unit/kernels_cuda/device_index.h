@@ -1,4 +1,5 @@
-// The arrays behind an index in device memory: a copy of one in host memory, or to be filled there.
+// The arrays behind an index in device memory: a copy of an index in host memory, or arrays to be
+// filled on the device.
 #pragma once
 
 #include "tests/unit/kernels/index/index_arrays.h"

@@ -48,7 +48,8 @@ TEST_F(CudaDeviceTest, CopiesThereAndBackInStreamOrder) {
   EXPECT_EQ(back, values);
 }
 
-// Else what the host computes next takes many times as long (common/system/vector_registers.h).
+// Otherwise the host's next computation takes many times as long
+// (common/system/vector_registers.h).
 TEST_F(CudaDeviceTest, AWaitLeavesVectorRegistersAsOrdinaryCodeExpectsThem) {
   if (!test::upper_halves_in_use().has_value()) GTEST_SKIP() << "this processor does not say";
   std::vector<int> values(1 << 20);
@@ -115,7 +116,7 @@ TEST_F(CudaDeviceTest, FreeBytesFallByWhatIsAllocatedAndRiseAgain) {
   EXPECT_GE(device_->free_bytes(), before - (int64_t{64} << 20));
 }
 
-// The driver takes a tenth of a millisecond for each, and a request has thirty.
+// The driver takes a tenth of a millisecond for each, and a request needs thirty.
 TEST_F(CudaDeviceTest, SmallBuffersThatAreGivenBackAreTakenAgain) {
   void *on_device = nullptr, *on_host = nullptr;
   for (int round = 0; round < 3; ++round) {
@@ -162,7 +163,7 @@ TEST_F(CudaDeviceTest, ALaneSeesWhatWasEnqueuedBeforeItFollowed) {
   device_->copy(one->data(), ones.data(), kCount * 4);
   device_->copy(x->data(), zeros.data(), kCount * 4);
   const auto lane = device_->make_copy_lane();
-  // Enough sums to be still running when the lane is told what to copy.
+  // Enough sums that they are still running when the lane is told what to copy.
   for (int i = 0; i < 50; ++i) {
     device_->add({.x = x->as<float>(), .y = one->as<float>(), .count = kCount});
   }

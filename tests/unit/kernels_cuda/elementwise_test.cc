@@ -21,14 +21,14 @@ using test::bitwise_equal;
 using test::float32_rounding;
 
 constexpr int64_t kRowCounts[] = {1, 2, 65};
-// One vector, a part of a warp, the widths of models, the widest row a block holds.
+// One vector, part of a warp, the widths of models, and the widest row that a block holds.
 constexpr int64_t kWidths[] = {8, 64, 896, 4096, 14336, 16384};
 
 class ElementwiseTest : public GpuCase {
  protected:
-  // Runs `operation` for every output type with rows `padding` apart, against the float32
-  // reference and a naive float32 loop; the gaps and the guards must stay, two runs give the same
-  // bits.
+  // Runs `operation` for every output type with rows `padding` apart, against the float32 reference
+  // and a naive float32 loop. The gaps and the guards must stay untouched, and two runs must give
+  // the same bits.
   template <typename Params>
   void expect_as_good_as_naive(Params params, const Params& host_params, int64_t rows, int64_t cols,
                                int64_t padding, void (*reference_operation)(const Params&),

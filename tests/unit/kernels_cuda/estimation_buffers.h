@@ -1,4 +1,4 @@
-// The host cases of estimation (tests/unit/kernels/estimation/estimation_case.h) in device memory.
+// The host cases of estimation (tests/unit/kernels/estimation/estimation_case.h), in device memory.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace millrace::kernels::cuda {
 
-// Q and K of a case. The case must be of 16 bits and done with changes.
+// Q and K of a case. The case must be in 16 bits and must not change any more.
 class DeviceLayer {
  public:
   explicit DeviceLayer(EstimationCase& host) : host_(host) {
@@ -28,7 +28,7 @@ class DeviceLayer {
     return slab;
   }
   const void* rows() const { return q_->data(); }
-  // Rows of the tiles in their order, as a rank that owns them has them.
+  // The tiles' rows in their order, as the rank that owns them holds them.
   const void* rows_of(const std::vector<RowTile>& tiles) {
     std::vector<std::byte> storage;
     host_.rows_of(tiles, storage);
@@ -54,8 +54,8 @@ class DeviceLayer {
   std::unique_ptr<Array> q_, k_, part_;
 };
 
-// Blocks that one of two sets of lists has and the other has not, and blocks of the second in all.
-// A dense tile counts as its causal pages.
+// How many blocks only one of two sets of lists has, and how many the second has in all. A dense
+// tile counts as its causal pages.
 struct ListDifference {
   int64_t different = 0;
   int64_t total = 0;

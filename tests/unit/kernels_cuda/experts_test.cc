@@ -44,7 +44,7 @@ struct Mixture {
     for (size_t i = 0; i < experts.size(); ++i) weights.push_back(test::random_uniform(5, i));
   }
 
-  // As gpt-oss's; with the second product's biases on one of its tensor-parallel ranks.
+  // Biases as in gpt-oss. Only one of its tensor-parallel ranks has those of the second product.
   void add_biases(bool of_down) {
     gate_up_bias = test::random_normals(7, shape.num_experts * 2 * shape.width);
     if (of_down) down_bias = test::random_normals(8, shape.num_experts * shape.hidden);
@@ -78,7 +78,7 @@ struct Mixture {
     return out;
   }
 
-  // A row and a choice at a time, rounded where the products are.
+  // One row and one choice at a time, rounded where the products are.
   std::vector<float> naive_result(bool accumulate) const {
     auto out = before;
     if (!accumulate) std::ranges::fill(out, 0.0F);
@@ -117,7 +117,7 @@ struct Mixture {
     return out;
   }
 
-  // Of an expert; null where there are none.
+  // The biases of an expert; null if there are none.
   static const float* bias_of(const std::vector<float>& biases, int64_t expert, int64_t count) {
     return biases.empty() ? nullptr : biases.data() + expert * count;
   }
@@ -161,7 +161,7 @@ class ExpertsTest : public GpuCase, public testing::WithParamInterface<DType> {
     return out.values();
   }
 
-  // The mixture's sum, of the GPU and of the reference.
+  // The mixture's sum on the GPU must be the reference's.
   void expect_mixture(const Shape& shape, const std::vector<int32_t>& experts, bool accumulate) {
     SCOPED_TRACE(fmt::format("{} rows of {}, {} experts of {}, {} a row, accumulate {}", shape.rows,
                              shape.hidden, shape.num_experts, shape.width, shape.experts_per_row,
@@ -210,7 +210,7 @@ TEST_P(ExpertsTest, MatchTheReferenceAtTheBordersOfTiles) {
   for (const bool accumulate : {false, true}) {
     expect_mixture({rows, 72, 136, 10, 1}, experts, accumulate);
   }
-  // Column tiles of both products: one, two and three, the last of them whole or not.
+  // One, two and three column tiles of both products; the last one is whole or partial.
   expect_mixture({rows, 256, 128, 10, 1}, experts, false);
   expect_mixture({rows, 520, 200, 10, 1}, experts, false);
   expect_mixture({rows, 264, 384, 10, 1}, experts, false);
@@ -225,8 +225,8 @@ TEST_P(ExpertsTest, MatchTheReferenceAtWidthsOfModels) {
   expect_mixture(narrow, spread(narrow, 4), false);
 }
 
-// Several tiles a cluster, pairs of row tiles and single ones by turns; squares of rows have some
-// experts of 128 often, most seldom.
+// Several tiles a cluster, and pairs of row tiles alternating with single ones. With squares of
+// rows, some of the 128 experts occur often and most occur seldom.
 TEST_P(ExpertsTest, MatchTheReferenceWhereClustersTakeSeveralTiles) {
   const Shape shape{500, 136, 264, 128, 8};
   expect_mixture(shape, spread(shape, 128), false);
@@ -244,7 +244,7 @@ TEST_P(ExpertsTest, ARowsSumDoesNotDependOnTheRowsBesideIt) {
   }
 }
 
-// Column tiles that are whole and not, of one expert and several; biases of every expert are its own.
+// Whole and partial column tiles, of one expert and of several. Every expert has different biases.
 TEST_P(ExpertsTest, BiasesAndAClampMatchTheReference) {
   const auto borders = by_counts({0, 1, 127, 128, 129, 0, 257, 384, 2, 0});
   const auto num_borders = std::ssize(borders);

@@ -55,12 +55,13 @@ class Float8ExpertsTest : public GpuCase {
     return out.values();
   }
 
-  // The tensor cores lose up to 2^-13 of the largest of a step's products (float8_case.h), by which
-  // some in a hundred of the numbers between the products become another bfloat16, up to 2^-7 off.
-  // Each of these is another code in one case of ten; where it is a row's largest, its scale moves
-  // and one in ten of the row's codes. Another code is an eighth of a number off at most: with p of
-  // the codes, 0.09 sqrt(p) of the sum in the mean square, 0.01 for p = 1.2 %. Twice that. What an
-  // expert gives is rounded to bfloat16, 2^-9 at most. One wrong scale of 50 would be 0.05.
+  // The tensor cores lose up to 2^-13 of the largest of a step's products (float8_case.h). So a few
+  // in a hundred of the numbers between the products become another bfloat16, up to 2^-7 off. One
+  // in ten of these becomes another code; if it is a row's largest number, the scale moves, and
+  // with it one in ten of the row's codes. Another code is at most an eighth of a number off. If a
+  // share p of the codes moves, that is 0.09 sqrt(p) of the sum in root mean square: 0.01 for p =
+  // 1.2 %. Allowed is twice that. An expert's output is rounded to bfloat16, 2^-9 at most. One
+  // wrong scale in 50 would be 0.05.
   void expect_mixture(const Shape& s, const std::vector<int32_t>& experts, bool accumulate) {
     SCOPED_TRACE(fmt::format("{} rows of {}, {} experts of {}, {} a row, accumulate {}", s.rows,
                              s.hidden, s.num_experts, s.width, s.experts_per_row, accumulate));
@@ -101,7 +102,7 @@ TEST_F(Float8ExpertsTest, MatchTheReferenceWhereClustersTakeSeveralTiles) {
   expect_mixture(shape, spread(shape, 128), false);
 }
 
-// Widths held in registers in two ways, and one read twice.
+// Widths held in registers in two ways, and one that is read twice.
 TEST_F(Float8ExpertsTest, MatchTheReferenceAtWidthsOfModels) {
   for (const int64_t width : {768, 4112, 16400}) {
     const Shape shape{9, 32, width, 2, 1};

@@ -48,7 +48,7 @@ class Float8Test : public GpuCase {
   std::unique_ptr<Gemm> gemm_;
 };
 
-// Widths held in a thread's 16 and 64 elements, and one read twice.
+// Widths held in 16 and 64 elements of a thread, and one that is read twice.
 TEST_F(Float8Test, QuantisesBitByBitAsTheReference) {
   constexpr int64_t kRows = 6;
   for (const int64_t cols : {16, 4096, 4112, 14336, 16400}) {
@@ -142,7 +142,8 @@ TEST_F(Float8Test, ProductsLoseWhatTensorCoresCutOff) {
                       .accumulate = c.accumulate});
     const DeviceRows device_a(a), device_b(b);
     const DeviceArray<float> device_bias(bias);
-    // Twice: what is cut off of single products adds up, by 1.3 times the largest of the sum's in one of 221,760 elements.
+    // Twice, because what is cut off of single products adds up: to 1.3 times the largest loss of a
+    // sum, in one of 221,760 elements.
     double atol =
         2 * test::float8_sum_loss(a.view(), b.view()) + 4 * test::float32_rounding(expected);
     std::vector<float> actual;
@@ -198,7 +199,8 @@ TEST_F(Float8Test, ARowIsTheSameWhateverRowsAreComputedWithIt) {
   }
 }
 
-// As of 16 bits, and for the same reason; where the heuristics name only one, none can differ.
+// As for 16 bits, and for the same reason. If the heuristics name only one algorithm, none can
+// differ.
 TEST_F(Float8Test, EveryAlgorithmOfAShapeGivesTheSameBits) {
   cublasLtHandle_t handle = nullptr;
   ASSERT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
@@ -239,11 +241,11 @@ TEST_F(Float8Test, SwigluScalesBeforeItActivates) {
                          Shape{300, 136, 208, 16}, Shape{1100, 1000, 128}}) {
     SCOPED_TRACE(fmt::format("{} x {} x {}", s.rows, s.columns, s.depth));
     Float8Rows a(1, s.rows, s.depth, s.padding), weight(2, 2 * s.columns, s.depth);
-    // Gates of about 2: some of every slope of SiLU and GELU.
+    // Gates of about 2, which cover all slopes of SiLU and GELU.
     for (float& scale : weight.scales) scale *= 2 * std::sqrt(static_cast<float>(s.depth));
     const DeviceRows device_a(a), device_weight(weight);
-    // A factor moves by the loss, and is multiplied with one of at most about 10, at a slope of
-    // SiLU of at most 1.1, of GELU of at most 1.13.
+    // A factor moves by the loss, and is multiplied by a factor of at most about 10, at a slope of
+    // at most 1.1 for SiLU and 1.13 for GELU.
     const double loss = test::float8_sum_loss(a.view(), weight.view());
     for (const auto kind : {Activation::Kind::kSilu, Activation::Kind::kGeluTanh}) {
       std::vector<float> expected(static_cast<size_t>(s.rows * s.columns));

@@ -1,5 +1,5 @@
-// Pages gathered from locked host memory and the GPU's own by a lane: where they go, and that it finds the checksum which
-// the host's library computes.
+// A lane gathers pages from locked host memory and from the GPU's own. Tests where they go, and
+// that it finds the checksum that the host's library computes.
 #include "kernels/api/gather_pages.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ const Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
-// Of 64 tokens, head_dim 64, 128 and 256 in 16 bits, and others that the kernel takes.
+// Pages of 64 tokens with head_dim 64, 128 and 256 in 16 bits, and other sizes that the kernel
+// takes.
 class GatherPagesTest : public ::testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override {
@@ -32,7 +33,7 @@ class GatherPagesTest : public ::testing::TestWithParam<int64_t> {
     pool_ = {static_cast<std::byte*>(base), kPoolBytes};
     std::mt19937_64 random(7);
     std::ranges::generate(pool_, [&] { return static_cast<std::byte>(random()); });
-    // In two pieces: a page may lie in both.
+    // In two pieces, so that a page may lie in both.
     constexpr size_t kFirst = kPoolBytes / 2 + 4096;
     for (const auto piece : {pool_.first(kFirst), pool_.subspan(kFirst)}) {
       auto lock = device_->lock_host(piece);
@@ -40,7 +41,7 @@ class GatherPagesTest : public ::testing::TestWithParam<int64_t> {
       locks_.push_back(std::move(*lock));
     }
     lane_ = device_->make_copy_lane();
-    // Slots in no order.
+    // Slots in no particular order.
     for (size_t at = 0; at + page_bytes() <= kPoolBytes; at += page_bytes()) {
       const auto bytes = pool_.subspan(at, page_bytes());
       pages_.push_back({.bytes = bytes.data(), .checksum = checksum(bytes)});
@@ -54,7 +55,8 @@ class GatherPagesTest : public ::testing::TestWithParam<int64_t> {
 
   static size_t page_bytes() { return static_cast<size_t>(GetParam()); }
 
-  // Gathers the first `count`, between bytes that stay, and returns what lies in device memory after it.
+  // Gathers the first `count` pages between bytes that must stay untouched. Returns the contents of
+  // device memory afterwards.
   std::pair<std::vector<std::byte>, std::vector<std::byte>> gather(int64_t count) {
     const int64_t bytes = count * GetParam() / 2 + 2 * kGuard;
     std::pair<std::vector<std::byte>, std::vector<std::byte>> halves;
@@ -127,7 +129,8 @@ TEST_P(GatherPagesTest, BringsPagesOfItsOwnMemoryBesideThoseOfTheHost) {
   for (int64_t i = 0; i < kCount; i += 2) {
     auto& page = pages_[static_cast<size_t>(i)];
     auto* const slot = memory->as<std::byte>() + i * GetParam();
-    // By way of memory that is not locked: a page may lie in two locked pieces, which a copy of the driver's does not take.
+    // By way of memory that is not locked: a page may lie in two locked pieces, which a copy by the
+    // driver does not accept.
     const std::vector<std::byte> bytes(page.bytes, page.bytes + GetParam());
     device_->copy(slot, bytes.data(), GetParam());
     ASSERT_TRUE(device_->synchronize(soon()).ok());

@@ -70,11 +70,11 @@ class GemmTest : public GpuCase {
  protected:
   void SetUp() override {
     GpuCase::SetUp();
-    // Tuned however small, as the reference takes its time.
+    // Even small products are tuned, because the reference is slow for large ones.
     if (!IsSkipped()) gemm_ = std::make_unique<Gemm>(/*min_tuned_flops=*/0);
   }
 
-  // In both dtypes; float16 gives float32 only.
+  // In both dtypes; float16 only gives float32.
   void expect_as_good_as_naive(const Case& shape) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       SCOPED_TRACE(fmt::format("{} x {} x {}, {}", shape.m, shape.n, shape.k, dtype_name(dtype)));
@@ -86,8 +86,8 @@ class GemmTest : public GpuCase {
     const Case& shape = problem.shape;
     const auto reference = problem.reference();
     const auto naive = problem.naive_result();
-    // The tensor cores sum products in groups with a few bits less than float32 keeps: per step an
-    // error of about 2^-23 of the largest partial sum, which a naive loop shows only in part.
+    // The tensor cores sum products in groups, with a few bits less than float32 keeps: an error of
+    // about 2^-23 of the largest partial sum per step, which a naive loop shows only in part.
     const double atol = float32_rounding(reference) * std::sqrt(static_cast<double>(shape.k));
     const DeviceArray<uint16_t> a(problem.a), b(problem.b);
     const DeviceArray<float> bias(problem.bias);
@@ -167,7 +167,7 @@ TEST_F(GemmTest, TheSameProductTwiceGivesTheSameBits) {
   EXPECT_TRUE(test::bitwise_equal(first.values(), second.values()));
 }
 
-// That is why the choice among them may be left to a clock.
+// Therefore a clock may decide which algorithm is chosen.
 TEST_F(GemmTest, EveryAlgorithmOfAShapeGivesTheSameBits) {
   cublasLtHandle_t handle = nullptr;
   ASSERT_EQ(cublasLtCreate(&handle), CUBLAS_STATUS_SUCCESS);
@@ -202,7 +202,7 @@ TEST_F(GemmTest, EveryAlgorithmOfAShapeGivesTheSameBits) {
 }
 
 TEST_F(GemmTest, ATunedProductIsRightAndTouchesNothingElse) {
-  // 1100 rows are timed first, 1200 take what was found for them.
+  // First 1100 rows are timed; 1200 rows then use the algorithm found for them.
   expect_as_good_as_naive({1100, 72, 64, /*bias=*/true, /*accumulate=*/true, 8});
   expect_as_good_as_naive({1200, 72, 64, /*bias=*/true, /*accumulate=*/true, 8});
 }

@@ -1,4 +1,4 @@
-// What a test of one CUDA operation runs in: a stream, a pool, and a Context for each call.
+// The environment of a test of one CUDA operation: a stream, a pool, and a Context for each call.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,14 +13,13 @@
 
 namespace millrace::kernels::cuda {
 
-// Skips its tests, with the reason, where there is no GPU these kernels run on.
+// Skips its tests, with the reason, if there is no GPU that these kernels run on.
 class GpuCase : public ::testing::Test {
  protected:
   void SetUp() override;
   void TearDown() override;
 
-  // Calls operation(context) with a scratch of its own, as CudaDevice does, and waits for the
-  // device.
+  // Calls operation(context) with its own scratch, as CudaDevice does, and waits for the device.
   template <typename Operation>
   void run(Operation&& operation) {
     {
@@ -43,7 +42,7 @@ class GpuCase : public ::testing::Test {
   int64_t l2_bytes_ = 0;
 };
 
-// The same in bfloat16 and in float16, which GetParam() says.
+// Runs the suite in bfloat16 and in float16; GetParam() is the dtype.
 #define MR_INSTANTIATE_NARROW(suite)                                                          \
   INSTANTIATE_TEST_SUITE_P(DTypes, suite, testing::Values(DType::kBFloat16, DType::kFloat16), \
                            [](const auto& param) { return std::string(dtype_name(param.param)); })

@@ -1,4 +1,4 @@
-// K and V to 8-bit floats and back on a GPU: the bits of the reference, which are the CPU's.
+// K and V to 8-bit floats and back on a GPU: the reference's bits, which are also the CPU's.
 #include "kernels/api/float8.h"
 
 #include <fmt/format.h>
@@ -85,7 +85,7 @@ TEST_F(KvFloat8Test, PiecesOfPlanesBecomeTheNumbersTheyStandFor) {
 }
 
 TEST_F(KvFloat8Test, WhatIsKeptOfAPlaneIsWhatItsCodesStandFor) {
-  constexpr int64_t kFirst = 16;  // behind what is no number
+  constexpr int64_t kFirst = 16;  // after the NaN
   constexpr int64_t kCount = kFloat8Count - kFirst;
   constexpr float kScale = 0.0213F;
   const DeviceArray<uint8_t> x(as_integers(test::float8_elements(DType::kBFloat16)));

@@ -9,7 +9,7 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// Logarithms of masses, in steps, of tiles that all see num_pages pages.
+// Logarithms of masses, in steps, for tiles that all see num_pages pages.
 struct Masses {
   int32_t num_pages = 0;
   int32_t rows_per_tile = 1;
@@ -21,7 +21,7 @@ struct Masses {
   }
 };
 
-// With these the sums of CoversAsASortDoesWhereSumsAreExact are exact.
+// With these rules the sums of CoversAsASortDoesWhereSumsAreExact are exact.
 const std::vector<AdaptiveRule> kExactRules = {{.gamma = 0.03125F},
                                                {.gamma = 0.5F},
                                                {.gamma = 0.9375F},
@@ -102,7 +102,7 @@ class MassChoice : public ChoiceCase {
     return by_mass(masses, coded(masses), rule);
   }
 
-  // By a sort of all pages, in double precision.
+  // Chosen by a sort of all pages, in double precision.
   static PageLists expected_by_mass(const Masses& masses, const AdaptiveRule& rule) {
     PageLists lists;
     for (int64_t tile = 0; tile < kNumTiles; ++tile) {
@@ -147,7 +147,7 @@ class MassChoice : public ChoiceCase {
 TEST_F(MassChoice, CoversAsASortDoesWhereSumsAreExact) {
   for (const int32_t num_pages : kPageCounts) {
     SCOPED_TRACE(num_pages);
-    // Powers of two from 1/8 to 1 add up without rounding; most are ties.
+    // Powers of two from 1/8 to 1 add up without rounding; most masses are ties.
     const Masses masses = make_masses(num_pages, 4, [](uint64_t i) {
       const uint64_t bits = test::random_bits(61, i);
       return bits % 100 == 0 ? 0 : -kMassStepsPerOctave * static_cast<int32_t>(bits / 128 % 4);
@@ -162,7 +162,7 @@ TEST_F(MassChoice, CoversAsASortDoesWhereSumsAreExact) {
 TEST_F(MassChoice, CoversWithinAPageOfASortWhereSumsAreRounded) {
   for (const int32_t num_pages : kPageCounts) {
     SCOPED_TRACE(num_pages);
-    // Groups differ by far more than what a page counts beside the largest.
+    // Groups differ by far more than what still counts next to the largest page.
     const Masses masses = make_masses(num_pages, 4, [](uint64_t i) {
       const float group = 200 * test::random_normal(63, i / kGroupPages);
       return static_cast<int32_t>(group + 16 * test::random_normal(62, i));
@@ -180,7 +180,7 @@ TEST_F(MassChoice, CoversWithinAPageOfASortWhereSumsAreRounded) {
         std::set_symmetric_difference(actual[tile].begin(), actual[tile].end(),
                                       expected[tile].begin(), expected[tile].end(),
                                       std::back_inserter(only));
-        // One page a row where the sum meets the target within rounding.
+        // At most one page a row, where the sum meets the target within rounding.
         EXPECT_LE(only.size(), 1U) << rule.gamma << ", " << rule.enough;
       }
     }

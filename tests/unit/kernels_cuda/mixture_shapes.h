@@ -11,10 +11,11 @@ struct MixtureShape {
   int32_t num_experts, experts_per_row;
 };
 
-// Rows of a are 8 elements apart.
+// Gap between the rows of a, in elements.
 constexpr int64_t kPadding = 8;
 
-// Experts of a row: the first ones from a start that moves on, so that some are nobody's.
+// The experts of each row: consecutive ones from a start that moves from row to row, so that some
+// experts are chosen by no row.
 inline std::vector<int32_t> spread(const MixtureShape& shape, int32_t used) {
   std::vector<int32_t> experts;
   for (int64_t row = 0; row < shape.rows; ++row) {
@@ -25,7 +26,7 @@ inline std::vector<int32_t> spread(const MixtureShape& shape, int32_t used) {
   return experts;
 }
 
-// Experts of a row each: so many rows choose the first one, and so on, the rows of all by turns.
+// One expert a row. counts[i] rows choose expert i, and the rows of different experts alternate.
 inline std::vector<int32_t> by_counts(std::vector<int32_t> counts) {
   std::vector<int32_t> experts;
   for (bool some = true; some;) {

@@ -15,7 +15,7 @@ class PageDigests : public GpuCase {
  protected:
   void expect_digests(int64_t num_tokens, int32_t head_dim) {
     SCOPED_TRACE(testing::Message() << num_tokens << " tokens of " << head_dim);
-    // Rounded to bfloat16, and multiples of 2^-24: all element types hold them.
+    // Rounded to bfloat16 and multiples of 2^-24, so that all element types hold them.
     const auto k = test::widen(test::narrow(test::random_normals(1, num_tokens * head_dim)));
     const int64_t count = ceil_div(num_tokens, kPageTokens) * head_dim;
     std::vector<float> min(static_cast<size_t>(count)), max(min), radius(min);
@@ -44,7 +44,7 @@ class PageDigests : public GpuCase {
       run([&](Context& context) { page_digests(params, context); });
       EXPECT_TRUE(test::bitwise_equal(device_min.values(), min));
       EXPECT_TRUE(test::bitwise_equal(device_max.values(), max));
-      // A sum of up to 64 terms below 16, each rounded once, over their number.
+      // A sum of up to 64 terms below 16, each rounded once, divided by their number.
       EXPECT_TRUE(test::within(device_radius.values(), radius, 1e-5));
       EXPECT_TRUE(device_min.guards_intact() && device_max.guards_intact() &&
                   device_radius.guards_intact());

@@ -48,14 +48,14 @@ TEST_P(PageScoresIn, FollowTheReference) {
       const auto lse = dense_lse(c, heads);
       const auto expected = scores_on_host(c, heads, lse, ref::page_scores);
       const auto actual = score(c, heads, lse);
-      // 64 x 64 terms of a page, each off by at most 2^-20 of itself: the score's rounding (its
-      // magnitude is below 16) and that of the power of two. Scores are at most 1.
+      // 64 x 64 terms of a page. Each is off by at most 2^-20 of itself: the rounding of the score
+      // (of magnitude below 16) and of the power of two. Scores are at most 1.
       EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
     }
   }
 }
 
-// Chunks are of 1,024 keys: windows that begin in the last, at its end and in others.
+// Chunks have 1,024 keys. Windows begin in the last one, at its end, and in others.
 TEST_P(PageScoresIn, CountOnlyWhatTheWindowLetsARowSee) {
   for (const int64_t num_tokens : {1, 64, 65, 130, 1100, 4099}) {
     for (const int64_t window : {1, 40, 64, 100, 1024, 3000, 5000}) {
@@ -71,7 +71,8 @@ TEST_P(PageScoresIn, CountOnlyWhatTheWindowLetsARowSee) {
         const auto lse = window_lse(c, heads, window);
         const auto expected = scores_on_host(c, heads, lse, ref::page_scores, window);
         const auto actual = score(c, heads, lse, window);
-        // As above. The log-sum-exp is of elements before they are rounded; both take it as it is.
+        // As above. The log-sum-exp is that of elements before they are rounded; both take it as it
+        // is.
         EXPECT_TRUE(test::within(actual, expected, 1.0 / (1 << 18)));
         for (size_t i = 0; i < expected.size(); ++i) {
           if (expected[i] == 0) {

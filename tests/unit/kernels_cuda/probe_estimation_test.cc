@@ -8,8 +8,8 @@
 namespace millrace::kernels::cuda {
 namespace {
 
-// How far our results may be from the obvious float32 loop by design: powers of two are right to
-// 2^-22 of themselves (ex2.approx), in sums up to 64.
+// How far our results may be from the obvious float32 loop by design: powers of two are accurate to
+// 2^-22 of themselves (ex2.approx), in sums of up to 64.
 constexpr double kExpError = 64.0 / (1 << 22);
 
 class ProbeEstimation : public GpuCase {

@@ -107,7 +107,7 @@ void RopeTest::expect_as_good_as_naive(const Shape& shape, const Variant& varian
   for (int32_t i = 0; i < turned / 2; ++i) {
     inv_freq.push_back(std::pow(500000.0F, -2.0F * static_cast<float>(i) / turned));
   }
-  // Of as many heads as a norm over all of them needs.
+  // For as many heads as a norm over all of them needs.
   const auto q_norm = test::random_normals(3, std::max(shape.num_query_heads, 1) * shape.head_dim);
   const auto k_norm = test::random_normals(4, std::max(shape.num_kv_heads, 1) * shape.head_dim);
   auto squares = test::random_normals(5, 2 * shape.num_rows);
@@ -196,8 +196,8 @@ TEST_F(RopeTest, NormalisesAllHeadsTogether) {
   }
 }
 
-// The sum of n squares in any order is off by at most n roundings; the same row has the same bits
-// whatever rows are beside it.
+// The sum of n squares in any order is off by at most n roundings. The same row has the same bits
+// whatever rows are next to it.
 TEST_F(RopeTest, SumsTheSquaresOfQAndOfK) {
   for (const Shape shape : {Shape{1, 1, 1, 16, 1}, Shape{65, 48, 8, 128, 65},
                             Shape{33, 6, 0, 80, 0}, Shape{33, 0, 3, 80, 33}}) {

@@ -1,4 +1,4 @@
-// Which experts each row chooses, and what they weigh.
+// Which experts each row chooses, and their weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -100,8 +100,8 @@ TEST_P(RouteTest, ChoosesAndWeighsAsTheReference) {
       const auto expected = reference_choices(shape, a, router, weighting);
       const auto computed = computed_choices(shape, a, router, weighting);
       EXPECT_EQ(computed.experts, expected.experts);
-      // Logits of about 2, summed in float32 in another order: 2^-24 sqrt(hidden) of each, and as
-      // much of the weight.
+      // Logits of about 2, summed in float32 in another order: off by 2^-24 sqrt(hidden) each, and
+      // the weight by as much.
       const double tolerance = std::sqrt(static_cast<double>(shape.hidden)) * 1e-6;
       for (size_t i = 0; i < expected.weights.size(); ++i) {
         ASSERT_NEAR(computed.weights[i], expected.weights[i], tolerance) << i;
@@ -110,9 +110,9 @@ TEST_P(RouteTest, ChoosesAndWeighsAsTheReference) {
   }
 }
 
-// GLM-4.5's: the correction decides who is chosen, and has no part in the weights.
+// GLM-4.5's correction decides which experts are chosen, and does not affect the weights.
 TEST_P(RouteTest, ACorrectionIsOfTheChoiceAlone) {
-  // The last has rows of 32 kB, of which fewer than 8 fit into shared memory.
+  // The last one has rows of 32 kB, of which fewer than 8 fit into shared memory.
   for (const Shape& shape : {Shape{33, 72, 0, 9, 3}, Shape{5, 2048, 0, 160, 8},
                              Shape{7, 64, 0, 4, 4}, Shape{9, 16384, 0, 40, 2}}) {
     const auto a = rows_of(shape);
@@ -151,7 +151,7 @@ TEST_P(RouteTest, AFactorIsOfAllWeights) {
   }
 }
 
-// gpt-oss's: the bias is of the logits, and so of choice and weights.
+// gpt-oss's bias is added to the logits, so it affects both choice and weights.
 TEST_P(RouteTest, ABiasIsOfTheLogits) {
   for (const Shape& shape : {Shape{33, 72, 0, 9, 3}, Shape{5, 2880, 0, 128, 4},
                              Shape{7, 64, 0, 4, 4}, Shape{9, 16384, 0, 40, 2}}) {
@@ -176,7 +176,8 @@ TEST_P(RouteTest, ABiasIsOfTheLogits) {
   }
 }
 
-// Sigmoids of 0 in float32: no division by it, and the correction still chooses.
+// Sigmoids that are 0 in float32: nothing is divided by their sum, and the correction still
+// chooses.
 TEST_P(RouteTest, SigmoidsThatVanishGiveWeightsOfZero) {
   const Shape shape{2, 16, 0, 6, 2};
   const std::vector<float> ones(static_cast<size_t>(shape.rows * (shape.hidden + kPadding)), 1);

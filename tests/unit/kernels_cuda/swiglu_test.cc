@@ -38,7 +38,7 @@ struct Problem {
         weight_stride(shape.depth + 2 * shape.padding),
         out_stride(shape.columns + 3 * shape.padding),
         a(test::narrow_bits(test::random_normals(1, shape.rows * a_stride), dtype)),
-        // Gates of about 2: some of every slope of SiLU and GELU.
+        // Gates of about 2, which cover all slopes of SiLU and GELU.
         gate_up(
             test::narrow_bits(test::random_normals(2, 2 * shape.columns * weight_stride,
                                                    2 / std::sqrt(static_cast<float>(shape.depth))),
@@ -51,7 +51,7 @@ struct Problem {
             .out = {out, out_dtype, shape.rows, shape.columns, out_stride}};
   }
 
-  // What lies between the rows stays -1.
+  // The gaps between the rows stay -1.
   std::vector<float> reference() const {
     std::vector<float> out(static_cast<size_t>(shape.rows * out_stride), -1);
     ref::swiglu(params(a.data(), gate_up.data(), out.data(), DType::kFloat32));
@@ -116,7 +116,7 @@ TEST_F(SwigluTest, MatchesReferenceAtTheBordersOfTiles) {
 }
 
 TEST_F(SwigluTest, MatchesReferenceWhereClustersTakeSeveralTiles) {
-  // 80 tiles; 90 in two groups of rows, the second one short.
+  // 80 tiles; 90 tiles in two groups of rows, of which the second is short.
   expect_as_good_as_naive({1100, 2000, 64});
   expect_as_good_as_naive({2200, 1272, 72});
 }
@@ -144,7 +144,7 @@ TEST_F(SwigluTest, TheSameTwiceGivesTheSameBits) {
   EXPECT_EQ(compute(problem), compute(problem));
 }
 
-// Gates and ups of one row: the weight is the identity.
+// Gates and ups of one row; the weight is the identity.
 TEST_F(SwigluTest, GatesOfAnySizeGiveZeroOrTheProduct) {
   const std::vector<float> row = {-200, 200, -88, 88, 0, -0.0F, -1e30F, 1e30F,
                                   1,    1,   1,   1,  1, 1,     1,      1};

@@ -1,4 +1,4 @@
-// The C interface: what it tells of a manifest, a pull by it, events, and calls that are wrong.
+// The C interface: what it reports about a manifest, pulls by it, events, and wrong calls.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class CInterfaceTest : public testing::Test {
                                   .num_kv_heads = manifest.layout.num_kv_heads,
                                   .num_layers = manifest.layout.num_layers});
   }
-  // A request for all of it into `cache`; what it points to lives in this fixture.
+  // A request for the whole cache into `cache`. What it points to lives in this fixture.
   mkv_pull_request request_for(PagedCache& cache) {
     const auto from = cache.request();
     blocks_ = from.block_ids;
@@ -137,7 +137,7 @@ TEST_F(CInterfaceTest, ScalesOfHeadsAreToldByHead) {
   mkv_manifest_destroy(manifest);
 }
 
-// The ranks' bytes, taken for codes of heads four times as wide.
+// The ranks' bytes, taken as the codes of heads four times as wide.
 TEST_F(CInterfaceTest, ACacheInEightBitFloatsComesAsItIsOrDecodedAndNotWithoutAWord) {
   serve();
   Manifest float8 = ranks_->manifest();

@@ -1,5 +1,5 @@
-// Pulls into the memory of a device out of the device pools of ranks on the same host: what arrives, from where, what
-// is kept in place meanwhile, and what happens where a pool is not reached.
+// Pulls into the memory of a device from the device pools of ranks on the same host: what arrives,
+// from where, what is kept in place meanwhile, and what happens if a pool cannot be reached.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ Deadline ample() {
 
 class DevicePoolPullTest : public ::testing::Test {
  protected:
-  // `device_pages` of each rank in its device pool; as many as it has room for on the host, too.
+  // `device_pages` of each rank are in its device pool, and as many as fit also on the host.
   StoredRanks::Options options(int64_t device_pages, int64_t host_pages = 1000) {
     return {.host_pages = host_pages,
             .far_device_pages = device_pages,
@@ -54,7 +54,7 @@ class DevicePoolPullTest : public ::testing::Test {
     EXPECT_EQ(cache.difference(), "");
     return pull->stats();
   }
-  // Once the client has heard from each rank where to ask.
+  // A pull once the client has heard from each rank where to ask.
   PullStats second_pull(PullClient& client, const StoredRanks& ranks) {
     pull(client, ranks.manifest());
     return pull(client, ranks.manifest());
@@ -192,7 +192,8 @@ TEST_F(DevicePoolPullTest, PagesStayWhereTheyAreWhileTheDeviceReadsThem) {
   while (ranks.pinned_pages() > 0) std::this_thread::yield();  // the ranks hear of the end
 }
 
-// A page that is pinned for the device is displaced by no page of another request, however much that is worth.
+// No page of another request displaces a page that is pinned for the device, however much that
+// other page is worth.
 TEST_F(DevicePoolPullTest, ANewRequestTakesNoSlotThatIsBeingRead) {
   StoredRanks* serving = nullptr;
   copier_ = std::make_shared<FakeCopier>([&]() -> Result<void> {
@@ -211,7 +212,7 @@ TEST_F(DevicePoolPullTest, ANewRequestTakesNoSlotThatIsBeingRead) {
     }
     return {};
   });
-  // Two slots, so that pages which are worth more than others have some to take.
+  // Two slots, so that pages that are worth more than others have some to take.
   StoredRanks ranks(transport_, cache_, options(2));
   auto client = this->client();
   pull(client, ranks.manifest());
@@ -251,7 +252,8 @@ TEST_F(DevicePoolPullTest, WhoHasNoLeaseIsGivenNoMemoryOfADevice) {
   EXPECT_EQ(read_place_reply(refused, "", run).error().code, Errc::kNotFound);
   EXPECT_TRUE(socket->take_descriptors().empty());
 
-  // Who does not ask for it has the host's pool alone; who then does, the other one.
+  // A client that does not ask for it only gets the host's pool. One that then asks gets the other
+  // one.
   const auto host = *socket->call(place_request(manifest, run, false), ample());
   EXPECT_EQ(read_place_reply(host, "", run)->device_pool_bytes, 0);
   EXPECT_EQ(read_place_reply(host, "", run)->pages[0].device_offset, -1);

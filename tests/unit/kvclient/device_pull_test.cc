@@ -1,4 +1,4 @@
-// Pulls into the memory of a device, which is this process' own behind a copier that counts.
+// Pulls into the memory of a device. It is this process' own, behind a copier that counts.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -65,7 +65,7 @@ TEST_F(DevicePullTest, EveryRowLiesWhereTheStridesSayAndNothingBesideIt) {
         const auto pull = *client.start(ranks.manifest(), on_device(cache));
         ASSERT_TRUE(end_of(*pull).ok());
         EXPECT_EQ(cache.difference(), "");
-        // All of it by the copier, and rows that nobody asked for not at all.
+        // The copier writes all of it, and only rows that were asked for.
         EXPECT_EQ(copier->bytes - before, 2 * count * shape.num_kv_heads * shape.num_layers * row);
       }
     }

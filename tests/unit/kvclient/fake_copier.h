@@ -1,4 +1,5 @@
-// Devices whose memory is this process' own: a copier that counts, and breaks on demand. Device 3 is there, no other.
+// Devices whose memory is this process's own: a copier that counts, and fails on demand. Only
+// device 3 exists.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,8 @@ namespace millrace::test {
 
 class FakeCopier final : public kvclient::DeviceCopier {
  public:
-  // Of each scatter and gather, before it writes; an error is its end.
+  // Called by each scatter and gather before it writes. If it returns an error, the call fails with
+  // it.
   using Hook = std::function<Result<void>()>;
   explicit FakeCopier(Hook hook = {}) : hook_(std::move(hook)) {}
 
@@ -27,7 +29,7 @@ class FakeCopier final : public kvclient::DeviceCopier {
     ++opened;
     return std::unique_ptr<kvclient::DeviceLane>(std::make_unique<Lane>(*this));
   }
-  // A memfd, as of SharedDeviceSlots.
+  // `descriptor`: a memfd, as that of SharedDeviceSlots.
   Result<std::shared_ptr<const kvclient::DevicePool>> map(int32_t device, int descriptor,
                                                           int64_t num_bytes) override {
     ++asked_to_map;
@@ -38,13 +40,13 @@ class FakeCopier final : public kvclient::DeviceCopier {
         std::make_shared<Pool>(std::move(view), pools_mapped));
   }
 
-  std::atomic<int64_t> bytes = 0;     // that were written
-  std::atomic<int64_t> gathered = 0;  // of these, from pools
+  std::atomic<int64_t> bytes = 0;     // bytes written
+  std::atomic<int64_t> gathered = 0;  // of these, gathered from pools
   std::atomic<int> opened = 0;
   std::atomic<int> writing = 0;
   std::atomic<int> asked_to_map = 0;
   std::atomic<bool> reaches_pools = true;
-  // Notified.
+  // Its waiters are notified when a mapping ends.
   std::shared_ptr<std::atomic<int>> pools_mapped = std::make_shared<std::atomic<int>>(0);
 
  private:
@@ -100,7 +102,7 @@ class FakeCopier final : public kvclient::DeviceCopier {
       --copier_.writing;
       return told;
     }
-    // Returns how many bytes.
+    // Returns the number of bytes.
     int64_t copy(std::span<const std::byte> from, std::span<const kvclient::DevicePiece> pieces) {
       int64_t copied = 0;
       for (const auto& piece : pieces) {

@@ -1,5 +1,5 @@
-// Ranks that serve a cache of known bytes, without engine or store: what clients pull from in tests
-// that look at the client. Each kv head of each page has bytes of its own.
+// Ranks that serve a cache of known bytes, without an engine or a store: the source of pulls in
+// tests of the client. Each kv head of each page has different bytes.
 #pragma once
 
 #include <atomic>
@@ -26,23 +26,24 @@ class FakeRanks {
     DType dtype = DType::kFloat32;
     int64_t num_tokens = 700;
     int tp = 2;                             // num_kv_heads / tp heads a rank
-    int cp = 2;                             // stripes of two pages, in turn
-    std::optional<float> first_score = {};  // of page 0 of every head, instead of its own
-    std::string same_host_socket = {};      // that replies name
-    // A byte of whose last page is wrong, unlike its checksum. On ranks' threads.
+    int cp = 2;                             // stripes of two pages, dealt in turn
+    std::optional<float> first_score = {};  // replaces the score of page 0 of every head
+    std::string same_host_socket = {};      // named in replies
+    // For which requests a byte of the last page is wrong, so that its checksum does not match.
+    // Called on ranks' threads.
     std::function<bool(const protocol::PageRequest& request)> spoiled = {};
   };
-  // Called with each request on its rank's thread; an error is the reply.
+  // Called with each request on its rank's thread. If it returns an error, that is the reply.
   using Hook = std::function<Result<void>(const protocol::PageRequest& request)>;
 
-  // `transport` outlives the ranks. A failure ends the program.
+  // `transport` must outlive the ranks. A failure ends the program.
   FakeRanks(comm::Transport& transport, const Options& options, Hook hook = {});
 
   const kvclient::Manifest& manifest() const { return manifest_; }
   // [K or V][page_tokens, head_dim]; rows past the prompt's end are 0.
   std::vector<std::byte> page(int32_t layer, int32_t kv_head, int64_t page) const;
-  // Of the pages of one layer and kv head; they sum to 1. A few pages, others in each head, carry
-  // most of it.
+  // Scores of the pages of one layer and kv head; they sum to 1. A few pages carry most of it,
+  // different ones in each head.
   std::vector<float> scores(int32_t layer, int32_t kv_head) const;
   // [3, head_dim], all equal.
   std::vector<float> digest(int32_t layer, int32_t kv_head, int64_t page) const;

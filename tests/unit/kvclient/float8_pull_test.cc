@@ -1,4 +1,4 @@
-// Pulls of caches in 8-bit floats: their codes, what these stand for, and what is refused.
+// Pulls of caches in 8-bit floats: their codes, what the codes stand for, and what is refused.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Deadline ample() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-// By the table of the format: sign, 4 bits of exponent with bias 7, 3 of mantissa.
+// By the format's table: sign, 4 bits of exponent with bias 7, 3 of mantissa.
 double e4m3(std::byte code) {
   const int bits = static_cast<int>(code), exponent = bits >> 3 & 15, mantissa = bits & 7;
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
@@ -48,7 +48,7 @@ float element(const std::vector<std::byte>& from, DType dtype, size_t i) {
   return dtype == DType::kBFloat16 ? read(BFloat16{}) : read(Float16{});
 }
 
-// All of the cache in blocks of one layer's K and V, side by side by kv head.
+// The whole cache in blocks of one layer's K and V, side by side by kv head.
 struct DecodedCache {
   DecodedCache(const Manifest& of, DType dtype_in) : manifest(of), dtype(dtype_in) {
     const auto& layout = of.layout;
@@ -72,7 +72,7 @@ struct DecodedCache {
     request.float8 = Float8Cache::kDecoded;
   }
 
-  // Where it is not what the ranks' codes stand for.
+  // The first place where it is not what the ranks' codes stand for.
   std::string difference(const FakeRanks& ranks) const {
     for (int32_t layer = 0; layer < manifest.layout.num_layers; ++layer) {
       for (int32_t head = 0; head < manifest.layout.num_kv_heads; ++head) {
@@ -108,7 +108,7 @@ struct DecodedCache {
 
 class Float8PullTest : public testing::Test {
  protected:
-  // The bytes of ranks that hold 16 bits, taken for twice as many codes.
+  // The bytes of ranks that hold 16 bits, taken as twice as many codes.
   static Manifest as_float8(Manifest manifest) {
     manifest.version = 3;
     manifest.layout.dtype = kFloat8KvName;
@@ -116,7 +116,7 @@ class Float8PullTest : public testing::Test {
     manifest.layout.scales = {{.k = 0.037F, .v = 1}, {.k = 0.5F, .v = 0.0123F}};
     return manifest;
   }
-  // Every kv head has scales of its own.
+  // Every kv head has its own scales.
   static Manifest by_head(Manifest manifest) {
     manifest.version = 4;
     std::vector<KvScale> scales;
@@ -227,7 +227,7 @@ TEST_F(Float8PullTest, WhoDoesNotNameWhatBecomesOfItIsRefusedWithBothDtypes) {
   EXPECT_EQ(no_word.code, Errc::kUnsupported);
   EXPECT_THAT(no_word.message, HasSubstr("the cache is float8_e4m3, its destination bfloat16"));
 
-  // And codes are not to be had of 16 bits.
+  // Codes cannot be pulled from a cache of 16 bits.
   Manifest wide = ranks_.manifest();
   PagedCache paged(ranks_, test::whole(ranks_));
   auto codes = paged.request();
@@ -278,7 +278,7 @@ TEST_F(Float8PullTest, AManifestWhoseScalesAreNoneIsRefused) {
   // A reader of version 1 or 2 would take codes for something else.
   EXPECT_EQ(refused([](Manifest& m) { m.version = 1; }), Errc::kInvalidArgument);
   EXPECT_EQ(refused([](Manifest& m) { m.layout.dtype = "bfloat16"; }), Errc::kInvalidArgument);
-  // One of version 3 would take them for the layers'.
+  // A reader of version 3 would take the heads' scales for the layers'.
   EXPECT_EQ(refused([](Manifest& m) { m.version = 4; }), Errc::kInvalidArgument);
   EXPECT_EQ(refused([](Manifest& m) { m = by_head(m), m.version = 3; }), Errc::kInvalidArgument);
   EXPECT_EQ(refused([](Manifest& m) { m = by_head(m), m.layout.num_layers = 1; }),

@@ -1,5 +1,5 @@
-// Pulls into the memory of a GPU from the device pool of another process, on the same GPU and on another one: bytes,
-// damage, and ranks that die.
+// Pulls into the memory of a GPU from the device pool of another process, on the same GPU and on
+// another one: the bytes, damage, and ranks that die.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ class GpuRank {
   test::RankProcess process_;
 };
 
-// A PagedCache whose memory is a GPU's, until fetch().
+// A PagedCache in the memory of a GPU until fetch().
 class GpuCache {
  public:
   GpuCache(const FakeRanks& ranks, const test::PagedShape& shape, int gpu)
@@ -83,7 +83,7 @@ class GpuCache {
     }
     return request;
   }
-  // What the GPU's memory has now.
+  // What the GPU's memory holds now.
   const PagedCache& fetch() {
     must(cudaSetDevice(gpu_));
     for (size_t i = 0; i < memory_.size(); ++i) {
@@ -150,7 +150,7 @@ TEST_F(GpuPullTest, PagesInTheDevicePoolOfAnotherProcessAreReadFromThere) {
 
 TEST_F(GpuPullTest, ADamagedPageIsFoundByTheGpuAndComesFromTheHost) {
   const GpuRank rank({.damaged_slot = 5});
-  // The first pages, over the transport, are others.
+  // The first pages come over the transport; the damaged one is not among them.
   PullClient client(transport_, {.num_threads = 1, .pages_per_request = 3});
   for (int i = 0; i < 2; ++i) {
     const auto stats = pull(client, rank, test::whole(rank.cache()), 0);
@@ -182,7 +182,7 @@ TEST_F(GpuPullTest, ARankThatIsKilledWhileItsPoolIsReadIsLostAndItsMemoryIsFree)
   EXPECT_EQ(end->error().code, Errc::kPeerLost) << end->error().to_string();
   const auto& fetched = cache.fetch();
   for (int32_t layer = 0; layer < 3; ++layer) EXPECT_EQ(fetched.difference_of_layer(layer), "");
-  // The client lives on with its context and buffers; the pool alone is more than they take.
+  // The client lives on with its context and buffers. The pool alone takes more than these.
   const auto pool = static_cast<size_t>(kSpareSlots * rank.manifest().page_bytes());
   const Deadline deadline = ample();
   while (free_bytes(0) + pool < free_before && !deadline.passed()) std::this_thread::yield();

@@ -1,4 +1,4 @@
-// What gpu_stored_rank serves, and its test expects: pages of 32 KiB, as of Llama 3 8B.
+// The cache that gpu_stored_rank serves and its test expects: pages of 32 KiB, as for Llama 3 8B.
 #pragma once
 
 #include "tests/unit/kvclient/fake_ranks.h"

@@ -1,6 +1,6 @@
-// A rank whose device pool, in the memory of a GPU, has a whole cache, in a process of its own:
-// gpu_stored_rank GPU LAYERS TOKENS SPARE_SLOTS DAMAGED_SLOT. As stored_rank otherwise. DAMAGED_SLOT: of the pool, overwritten
-// behind the store's back; -1: none.
+// A rank in a process of its own, whose device pool in the memory of a GPU has a whole cache:
+// gpu_stored_rank GPU LAYERS TOKENS SPARE_SLOTS DAMAGED_SLOT. Otherwise as stored_rank.
+// DAMAGED_SLOT: a slot of the pool that is overwritten behind the store's back; -1: none.
 #include <unistd.h>
 
 #include <cstdio>

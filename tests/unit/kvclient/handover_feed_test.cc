@@ -1,4 +1,4 @@
-// What those who pull get to know from the events of a prefill, and from events that lie.
+// What pulling clients learn from the events of a prefill, and from events that lie.
 
 #include "kvclient/handover/handover_feed.h"
 
@@ -137,7 +137,7 @@ TEST_F(HandoverFeedTest, OtherEventsThatCannotBeUnderstoodFailItToo) {
   }
 }
 
-// The reader on a pipe.
+// Runs the reader on a pipe.
 class EventReaderTest : public ::testing::Test {
  protected:
   EventReaderTest() { EXPECT_EQ(::pipe2(pipe_.data(), O_CLOEXEC), 0); }

@@ -1,4 +1,4 @@
-// What a decode node is told when the bytes, the lease or the question are wrong.
+// What a decode node is told if the bytes, the lease or the question are wrong.
 
 #include "kvclient/kv_client.h"
 
@@ -39,7 +39,7 @@ class KvClientTest : public ::testing::Test {
   }
 
   Manifest manifest() const { return from_protocol(served_.manifest()); }
-  // Pulls pages of layer 1, kv head 3; what arrived is in pages_.
+  // Pulls pages of layer 1, kv head 3, into pages_.
   Result<std::vector<PulledPage>> pull(KvClient& client, int64_t first, int64_t count) {
     pages_.assign(static_cast<size_t>(count * kTinyPageBytes), std::byte{0xee});
     return client.pull(1, 3, first, count, pages_, ample());
@@ -70,7 +70,7 @@ class KvClientTest : public ::testing::Test {
 };
 
 TEST_F(KvClientTest, AFlippedByteIsSeenAndThePageFetchedAgain) {
-  // Call 0 brings pages 0 to 4; the byte is in page 2. Call 1 fetches that page alone.
+  // Call 0 brings pages 0 to 4; the damaged byte is in page 2. Call 1 fetches only that page.
   comm::FaultTransport faulty(
       transport_,
       {{{.kind = comm::FaultKind::kFlipByte, .first_call = 0, .byte = 2 * kTinyPageBytes + 77}}});

@@ -20,7 +20,7 @@ PagedCache::PagedCache(const FakeRanks& ranks, const PagedShape& shape)
       row_bytes_(ranks.manifest().layout.head_dim * ranks.manifest().element_bytes()) {
   const int64_t used = ceil_div(shape.num_tokens, shape.block_tokens);
   num_blocks_ = 2 * used + 3;
-  // Scattered, but for two that are side by side: 3, 4, then every other one from the back.
+  // Scattered, except for two adjacent ones: 3, 4, then every other block from the end.
   for (int64_t i = 0; i < used; ++i) {
     const int64_t id = i < 2 ? 3 + i : num_blocks_ - 1 - 2 * (i - 2);
     block_ids_.push_back(static_cast<int32_t>(id));

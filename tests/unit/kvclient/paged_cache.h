@@ -1,5 +1,5 @@
-// The paged blocks of a decode engine, in each of the layouts that engines have, and what they must
-// hold after a pull, by a copy row by row.
+// The paged blocks of a decode engine, in each layout that engines use, and what they must hold
+// after a pull, by a row-by-row copy.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class Layout {
   kHndTwoTensors,    // K and V [blocks, heads, tokens, dim]
   kHndKvSideBySide,  // [blocks, heads, tokens, 2 * dim]
   kNhdKvSideBySide,  // [blocks, tokens, heads, 2 * dim]
-  kHndKvPages,       // [blocks, heads, 2, tokens, dim]: as a page of that many tokens travels
+  kHndKvPages,       // a page of that many tokens as it travels
 };
 
 struct PagedShape {
@@ -32,7 +32,7 @@ struct PagedShape {
   int32_t num_layers = 0;
 };
 
-// All of the ranks' cache.
+// The shape that holds the whole cache of the ranks.
 inline PagedShape whole(const FakeRanks& ranks, Layout layout = Layout::kHndTwoTensors,
                         int32_t block_tokens = 64) {
   const auto& manifest = ranks.manifest();
@@ -47,20 +47,21 @@ class PagedCache {
  public:
   PagedCache(const FakeRanks& ranks, const PagedShape& shape);
 
-  // Pages that this manifest does not have stay untouched. It outlives the cache.
+  // Pages that this manifest does not have must stay untouched. It must outlive the cache.
   void expect_pages_of(const kvclient::Manifest& manifest) { manifest_ = &manifest; }
-  // Into this cache's memory.
+  // A pull into this cache's memory.
   kvclient::PullRequest request();
-  // By layer, for who has a copy of it elsewhere.
+  // By layer, for a caller that keeps the memory elsewhere, too.
   std::span<std::vector<std::byte>> memory() { return layers_; }
-  // "" if the memory is what a pull must leave, with every byte beside it untouched; else where not.
+  // "" if the memory holds what a pull must leave, and every other byte is untouched; otherwise the
+  // first place that differs.
   std::string difference() const;
   std::string difference_of_layer(int32_t layer) const;
   bool untouched() const;
 
  private:
   struct Strides {
-    int64_t block, head, token, v;  // bytes; v: from K to V
+    int64_t block, head, token, v;  // strides in bytes; v: from K to V
   };
   Strides strides() const;
   std::vector<std::byte> expected(int32_t layer) const;

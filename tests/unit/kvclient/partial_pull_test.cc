@@ -1,4 +1,5 @@
-// Pulls of caches that are kept in part: what comes, what is left alone, and what is refused.
+// Pulls of caches of which only some pages are kept: what comes, what is left alone, and what is
+// refused.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ class PartialPullTest : public testing::Test {
     for (int32_t layer = 0; layer < 3; ++layer) {
       for (int32_t head = 0; head < 4; ++head) {
         kept.keep(layer, head, manifest_.num_pages() - 1);
-        // Of layer 1 little is kept, and of some ranks nothing.
+        // Few pages of layer 1 are kept, and none of some ranks.
         for (int64_t page = 0; page < manifest_.num_pages(); ++page) {
           if (layer != 1 && random() % 2 == 0) kept.keep(layer, head, page);
         }

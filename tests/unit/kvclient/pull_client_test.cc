@@ -78,7 +78,7 @@ TEST_P(PullLayoutTest, EveryRowLiesWhereTheStridesSayAndNothingBesideIt) {
   }
 }
 
-// Whose pages are checked, and copied where they must be, while the later ones are on their way.
+// Pages are checked, and copied if they must be, while later ones are on their way.
 class PullOverTcpTest : public testing::TestWithParam<Layout> {
  protected:
   comm::TcpTransport transport_{comm::TcpOptions{}};
@@ -185,7 +185,7 @@ TEST_F(PullClientTest, OnlyConnectionsThatWereGoodOnceAreMadeAgain) {
   EXPECT_EQ(faulty.num_calls(), 1);
 }
 
-// Ranks that answer no request until they are told to.
+// Ranks that answer no request until the test lets them.
 class HeldRanksTest : public PullClientTest {
  protected:
   ~HeldRanksTest() override { release(); }
@@ -326,7 +326,7 @@ TEST_F(PullClientTest, WhatTheRanksRefuseFailsThePull) {
   EXPECT_TRUE(cache.untouched());
 }
 
-// Ranks whose layers are there one after the other.
+// Ranks whose layers become available one after another.
 class StreamingPullTest : public PullClientTest {
  protected:
   StreamingPullTest()

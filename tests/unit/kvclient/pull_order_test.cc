@@ -1,5 +1,5 @@
-// Pulls in order of criticality: what comes first, what is there when a wait says so, and how they end
-// when something goes wrong.
+// Pulls in order of criticality: what comes first, what has arrived when a wait says so, and how
+// they end when something goes wrong.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(HotList, IsTheFewestPagesThatCarryTheShareTheEarlierOfEqualOnes) {
 
 using PageId = std::tuple<int32_t, int32_t, int64_t>;  // layer, kv head, page
 
-// Ranks that note which pages they were asked for, in turn.
+// Ranks that record which pages they were asked for, in order.
 class PullOrderTest : public testing::Test {
  protected:
   explicit PullOrderTest(const FakeRanks::Options& options = {.num_layers = 3})
@@ -80,7 +80,7 @@ class PullOrderTest : public testing::Test {
     request.hot_share = share;
     return request;
   }
-  // From the scores that the ranks have been made with, page by page.
+  // Computed page by page from the scores that the ranks were made with.
   std::set<PageId> expected_hot(const PagedShape& shape, double share) const {
     std::set<PageId> hot;
     const int64_t first = shape.first_token / 64;
@@ -105,7 +105,7 @@ class PullOrderTest : public testing::Test {
     }
     return hot;
   }
-  // The hot pages before all others, each of them once.
+  // The hot pages come before all others, each of them once.
   void expect_hot_first(const std::set<PageId>& hot, size_t num_pages) const {
     ASSERT_EQ(asked_.size(), num_pages);
     EXPECT_EQ(std::set<PageId>(asked_.begin(), asked_.end()).size(), num_pages);
@@ -144,7 +144,7 @@ TEST_F(PullOrderTest, TheHotPagesOfAllLayersComeFirstAndAllBytesAreThoseOfAPullB
     EXPECT_EQ(progress.stats.hot_pages_total, std::ssize(hot));
     EXPECT_EQ(progress.hot_layers_complete, 3);
     EXPECT_TRUE(progress.hot_s.has_value());
-    // A score of each page, and bytes of pages as ever.
+    // One score for each page, and the usual bytes of pages.
     EXPECT_EQ(progress.stats.score_bytes, pull->num_pages() * 4);
     EXPECT_EQ(progress.stats.bytes, pull->num_pages() * ranks_.manifest().page_bytes());
   }
@@ -180,7 +180,7 @@ TEST_F(PullOrderTest, AShareOfOneLeavesNothingForTheSecondStep) {
 }
 
 TEST_F(PullOrderTest, HotPagesOfALayerAreThereWhenTheWaitForThemEnds) {
-  // Of layer 0, all but the hot pages are held back.
+  // In layer 0, all but the hot pages are held back.
   const auto hot = expected_hot(whole(), 0.95);
   std::atomic<bool> held = true;
   refuse_ = [&](const protocol::PageRequest& request) -> Result<void> {
@@ -297,7 +297,7 @@ TEST_F(PullOrderTest, APullThatIsCancelledBetweenTheStepsEnds) {
   EXPECT_LE(pull->stats().pages, std::ssize(hot));
 }
 
-// Layers that are there one after the other.
+// Layers that become available one after another.
 class StreamedOrderTest : public PullOrderTest {
  protected:
   StreamedOrderTest() : PullOrderTest({.num_layers = 4}) {

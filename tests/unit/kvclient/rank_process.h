@@ -1,4 +1,4 @@
-// A program of the tests that serves a cache and says so: "manifest JSON" in a line of its output.
+// A test program that serves a cache and announces it with a line of its output, "manifest JSON".
 #pragma once
 
 #include <sys/types.h>
@@ -11,19 +11,19 @@
 
 namespace millrace::test {
 
-// Runs until it is killed; the destructor does. It also ends by itself when its input closes.
+// Runs until it is killed, which the destructor does. It also ends when its input closes.
 class RankProcess {
  public:
-  // The program and its arguments. Returns once it serves; anything else is a bug.
+  // `command`: the program and its arguments. Returns once it serves; anything else is a bug.
   explicit RankProcess(std::vector<std::string> command);
   ~RankProcess() { kill(); }
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
   const kvclient::Manifest& manifest() const { return manifest_; }
-  // Until it is gone.
+  // Kills it and waits until it is gone.
   void kill();
-  // The most memory that it had since reset_peak().
+  // Its peak memory since reset_peak().
   int64_t peak_bytes() const;
   void reset_peak() const;
 

@@ -1,4 +1,4 @@
-// Ranks and clients as processes that die: what the others see, and what is left.
+// Ranks and clients as processes that die: what the others see, and what is left behind.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -50,7 +50,7 @@ class StoredRank {
                   settings.transport}) {}
 
   const Manifest& manifest() const { return process_.manifest(); }
-  // Of what it serves, here.
+  // A copy here of what it serves.
   const FakeRanks& cache() const { return cache_; }
   const test::RankProcess& process() const { return process_; }
   void kill() { process_.kill(); }
@@ -72,7 +72,7 @@ PullStats pull(PullClient& client, const StoredRank& rank) {
 
 constexpr PageRun kFirstPage{.layer = 0, .kv_head = 0, .first_page = 0, .num_pages = 1};
 
-// As a client hears it.
+// The socket's name as a client receives it.
 std::string socket_of(comm::Transport& transport, const Manifest& manifest) {
   const auto connection =
       *transport.connect(manifest.shards[0].address, manifest.lease_id, ample());
@@ -119,7 +119,7 @@ TEST(SameHostProcess, ARankThatIsKilledInTheMiddleOfAPullIsLost) {
   request.feed->set_layers_ready(3);
   const auto feed = request.feed;
   const auto pull = *client.start(rank.manifest(), std::move(request));
-  // Of two threads one may be at the third layer while the other is still at the first.
+  // One of two threads may be at the third layer while the other is still at the first.
   for (int32_t layer = 0; layer < 3; ++layer) {
     ASSERT_TRUE(pull->wait_for_layer(layer, ample())->ok());
   }
@@ -173,7 +173,7 @@ TEST(SameHostProcess, AClientThatIsKilledInTheMiddleOfACopyPinsNothing) {
   EXPECT_EQ(ranks.store(0).stats().tiers[Tier::kHost].slots_used, 0);
 }
 
-// Pulls of everything by 64 threads of their own, each with a connection; how much the rank grew.
+// Pulls everything on 64 threads, each with its own connection. Returns how much the rank grew.
 int64_t growth_under_64_pulls(const StoredRank& rank, bool same_host) {
   comm::TcpTransport transport({});
   PullClient client(transport, {.num_threads = 64, .same_host = same_host});
@@ -195,10 +195,10 @@ int64_t growth_under_64_pulls(const StoredRank& rank, bool same_host) {
   return rank.process().peak_bytes() - before;
 }
 
-// What 64 connections take of the transport is the same for pages in memory; beside it there is the
-// budget for pages that are read, of which nothing stays with an allocator, and small change: 0.2 MB
-// seen, a quarter of the budget allowed. Without a budget the rank grew by 100 MB, for 64 requests of
-// 1 MiB at once.
+// For pages in memory, 64 connections take as much of the transport. In addition there is the
+// budget for pages that are read, none of which stays with an allocator, and a little more: 0.2 MB
+// seen, a quarter of the budget allowed. Without a budget the rank grew by 100 MB, for 64 requests
+// of 1 MiB at once.
 TEST(SameHostProcess, ManyPullsFromDiskTakeNoMoreThanTheirBudget) {
   constexpr int64_t kBudget = 4 << 20;
   RankSettings settings{.num_layers = 1, .num_tokens = 4096, .head_dim = 32};

@@ -1,4 +1,4 @@
-// Pulls from the memory of ranks on this host: what arrives, over which path, and what happens where
+// Pulls from the memory of ranks on this host: what arrives, over which path, and what happens if
 // that path is not open.
 #include <gtest/gtest.h>
 
@@ -140,7 +140,7 @@ TEST_F(SameHostPullTest, AnotherLeaseOrEpochIsRefusedAndGetsNoMemory) {
   EXPECT_EQ(failure_of(client, old), Errc::kNotFound);
   EXPECT_EQ(ranks.pinned_pages(), 0);
 
-  // At the socket itself, whose name the holder of another lease may have.
+  // At the socket itself, whose name the holder of another lease may know.
   auto connection = *transport_.connect(ranks.manifest().shards[0].address, ample());
   const PageRun run{.layer = 0, .kv_head = 0, .first_page = 0, .num_pages = 1};
   std::vector<std::byte> page(static_cast<size_t>(ranks.manifest().page_bytes()));
@@ -175,7 +175,7 @@ TEST_F(SameHostPullTest, AClientThatIsToldNotToStaysWithTheTransport) {
   }
 }
 
-// As from another host or network namespace, where the name leads to nobody.
+// As from another host or network namespace, where the name leads nowhere.
 TEST_F(SameHostPullTest, ASocketThatLeadsToNobodyIsPassedOver) {
   const FakeRanks away(transport_, {.same_host_socket = "millrace-nobody"});
   PullClient client(transport_, {.num_threads = 2});

@@ -1,4 +1,4 @@
-// Who serves which page, against the ranges of the manifest read one by one.
+// Which shard serves which page, compared with the ranges of the manifest read one by one.
 
 #include "kvclient/manifest/shard_spans.h"
 

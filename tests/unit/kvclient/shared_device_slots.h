@@ -1,5 +1,5 @@
-// A device tier that the host cannot address and other processes can map, as that of a GPU: a memfd stands for the
-// device's memory. What lies there can be looked at and damaged.
+// A device tier that the host cannot address but other processes can map, like a GPU's. A memfd
+// stands for the device's memory. Tests can look at its contents and damage them.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// A SlotMemory with trouble on demand: refuses, flips bits, hides its address as device memory
-// does, or calls the test back in the middle of a copy, which makes races repeatable.
+// A SlotMemory that makes trouble on demand. It refuses, flips bits, hides its address as device
+// memory does, or calls the test back in the middle of a copy, which makes races repeatable.
 #pragma once
 
 #include <atomic>

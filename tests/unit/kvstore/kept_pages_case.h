@@ -1,4 +1,4 @@
-// A store whose cached prefixes outlive it, on a disk that hangs when a test wants it to.
+// A store whose cached prefixes outlive it, on a disk that hangs when a test makes it hang.
 #pragma once
 
 #include <condition_variable>
@@ -15,12 +15,12 @@
 
 namespace millrace::kvstore {
 
-// A disk that answers until it hangs, at a page, and again when it is let go.
+// A disk that answers until it hangs, at a given page. It answers again after let_go().
 class HangingDisk {
  public:
   explicit HangingDisk(int64_t hangs_after) : hangs_after_(hangs_after) {}
 
-  // Of one page. `when_it_hangs` is called once, in the middle.
+  // The use of one page. `when_it_hangs` is called once, in the middle of it.
   void use(const std::function<void()>& when_it_hangs) {
     std::unique_lock lock(mutex_);
     if (num_used_++ != hangs_after_) return;
@@ -38,7 +38,7 @@ class HangingDisk {
     let_go_ = true;
     changed_.notify_all();
   }
-  // Pages.
+  // How many pages were used.
   int64_t num_used() {
     const std::lock_guard lock(mutex_);
     return num_used_;
@@ -59,7 +59,7 @@ class KeptPagesTest : public KvStoreTest {
   static constexpr int64_t kHostSlots = 60;
   static constexpr auto kPatience = std::chrono::seconds(1);
 
-  // Another life, whose disk hangs at a page `at` this step; time is up then.
+  // Restarts the store. Its disk hangs at a page at step `at`, and then the time is up.
   void start(std::shared_ptr<HangingDisk> disk, PrefixArchive::Step at,
              int64_t host_slots = kHostSlots) {
     store_.reset();
@@ -86,10 +86,10 @@ class KeptPagesTest : public KvStoreTest {
                                              kDefaultReadBytes, kDefaultReadAheadBytes,
                                              *std::move(archive));
   }
-  // On a disk that answers.
+  // Restarts on a disk that answers.
   void start() { start(nullptr, PrefixArchive::Step::kPageAhead); }
 
-  // Three columns.
+  // The keys of three columns.
   static std::vector<PageContentKey> keys() {
     std::vector<PageContentKey> all(3);
     for (size_t page = 0; page < all.size(); ++page)
@@ -101,7 +101,7 @@ class KeptPagesTest : public KvStoreTest {
     for (const auto& key : keys()) pages.push_back({.page = std::ssize(pages), .key = key});
     return pages;
   }
-  // That a prompt leaves in the cache.
+  // A prompt leaves them in the cache.
   void leave() {
     add("a", 3);
     ASSERT_TRUE(store_->remember("a", cached()).ok());
@@ -110,7 +110,7 @@ class KeptPagesTest : public KvStoreTest {
   std::vector<bool> read_for(Duration patience) {
     return store_->check_cached(keys(), CacheCheck::kAll, patience);
   }
-  // A prompt that begins with them.
+  // A prompt that begins with them must find them.
   void expect_prefix() {
     const std::vector<int64_t> own = {3};
     ASSERT_TRUE(store_->begin_request("next", 4 * 64, own, cached()).ok());

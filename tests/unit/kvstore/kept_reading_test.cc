@@ -1,4 +1,5 @@
-// Kept prefixes on a disk that is slow or hangs: a prompt has what was read in time, and nothing that comes later.
+// Kept prefixes on a disk that is slow or hangs: a prompt gets what was read in time, and nothing
+// that comes later.
 
 #include <cmath>
 #include <memory>
@@ -14,13 +15,13 @@ using ::testing::ElementsAre;
 
 class KeptReadingTest : public KeptPagesTest {
  protected:
-  // Three columns that an earlier life left.
+  // Three columns left by an earlier life.
   KeptReadingTest() {
     KeptPagesTest::start();
     leave();
     EXPECT_EQ(store_->keep_cached(kPatience), 0);
   }
-  // No thread outlives the test.
+  // No thread may outlive the test.
   ~KeptReadingTest() override {
     if (disk_) disk_->let_go();
     if (store_) wait_until_it_answers();
@@ -95,7 +96,7 @@ TEST_F(KeptReadingTest, AStoreEndsWhileAReadHangs) {
   const auto disk = disk_;
   store_.reset();
   disk->let_go();
-  // Its files are free once the read is through: whoever opens them waits for that.
+  // Its files are free once the read has ended; opening them waits for that.
   start(nullptr);
   EXPECT_THAT(read_for(kPatience), Each(true));
   expect_prefix();

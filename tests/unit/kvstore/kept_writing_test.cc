@@ -1,5 +1,5 @@
-// Prefixes that are kept on a disk that hangs: what was written in time is found after the next start, and nobody waits for
-// the rest.
+// Prefixes kept on a disk that hangs: what was written in time is found after the next start, and
+// nobody waits for the rest.
 
 #include <memory>
 
@@ -13,13 +13,13 @@ using ::testing::ElementsAre;
 
 class KeptWritingTest : public KeptPagesTest {
  protected:
-  // A prompt's three columns, on a disk that hangs after so many pages.
+  // A prompt leaves its three columns, on a disk that hangs after this many pages.
   void leave_on(int64_t hangs_after, int64_t host_slots = kHostSlots) {
     start(std::make_shared<HangingDisk>(hangs_after), PrefixArchive::Step::kPageWritten,
           host_slots);
     leave();
   }
-  // No thread outlives the test: who opens the files waits until a write that was left is through.
+  // No thread may outlive the test: opening the files waits until an abandoned write has ended.
   ~KeptWritingTest() override {
     if (disk_) disk_->let_go();
     start();

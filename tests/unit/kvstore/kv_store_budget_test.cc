@@ -1,4 +1,4 @@
-// Requests that drop pages before they are sealed: whose slots are free, and what readers find.
+// Requests that drop pages before they are sealed: which slots become free, and what readers find.
 
 #include <algorithm>
 
@@ -71,7 +71,7 @@ TEST_F(KvStoreBudgetTest, ReadersAreToldThatAPageWasDropped) {
     EXPECT_EQ(refused.error().code, Errc::kNotFound);
     EXPECT_THAT(refused.error().message, HasSubstr("was dropped"));
   }
-  // What they were worth is known.
+  // The scores of dropped pages are still known.
   EXPECT_THAT(*store_->scores("a", "lease-a", {1, 1, 4, 1}),
               ElementsAre(0.5F, 0.1F, 0, 0.1F, 0.1F, 0.2F));
 }
@@ -109,7 +109,7 @@ TEST_F(KvStoreBudgetTest, WhatOthersHoldStaysForThem) {
   ASSERT_TRUE(write_all_pages(*store_, "b", consecutive_pages(3, 2), geometry_).ok());
   drop("b", 2, 4, {1, 3});
   EXPECT_EQ(seal("b").pages[Tier::kHost], 5 * kRows - 2);
-  // Page 3 alone has gone: page 1 is a's too.
+  // Only page 3 is gone: page 1 also belongs to a.
   EXPECT_EQ(used(Tier::kHost), 5 * kRows - 1);
   EXPECT_FALSE(pin("b", 2, 4, 1).ok());
   EXPECT_TRUE(pin("a", 2, 4, 1).ok());

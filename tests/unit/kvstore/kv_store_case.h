@@ -1,5 +1,5 @@
-// A store of small pages, whose requests are filled with generated data and held under a lease of
-// their own: "lease-" and the request's id, for 60 s.
+// A store of small pages. Its requests are filled with generated data, and each is held under its
+// own lease, "lease-" and the request's id, for 60 s.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// The store over memory that fails, lies or is interrupted. The "disk" is memory without address.
+// The store over memory that fails, lies or is interrupted. The "disk" is memory without an
+// address.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

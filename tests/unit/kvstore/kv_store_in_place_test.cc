@@ -1,4 +1,4 @@
-// Pages where they lie, for who sends or copies them from there.
+// Pages in place, for callers that send or copy them from there.
 #include <fcntl.h>
 
 #include <algorithm>

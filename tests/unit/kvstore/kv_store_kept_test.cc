@@ -1,4 +1,5 @@
-// Cached prefixes that outlive their store: what the next one finds of them, and that it never finds what differs.
+// Cached prefixes that outlive their store: what the next store finds of them, and that it never
+// finds one that differs.
 
 #include <algorithm>
 #include <filesystem>
@@ -36,7 +37,7 @@ std::vector<PageContentKey> keys_of(char chain, int64_t num_pages) {
 
 class KvStoreKeptTest : public KvStoreTest {
  protected:
-  // As a process that starts, after the one before is gone.
+  // Like a process that starts after the one before has ended.
   void restart(int64_t host_slots = 60, int64_t device_slots = 0, int64_t disk_slots = 0) {
     store_.reset();
     const int64_t page_bytes = geometry_.page_bytes();
@@ -66,7 +67,7 @@ class KvStoreKeptTest : public KvStoreTest {
     const auto found = store_->find_cached(keys_of(chain, num_pages));
     return std::ranges::count(found, true);
   }
-  // A prompt of one more page than the chain has: its prefix has the bytes that `writer` wrote.
+  // A prompt one page longer than the chain: its prefix must have the bytes that `writer` wrote.
   void expect_prefix(const std::string& writer, char chain, int64_t num_pages) {
     EXPECT_THAT(store_->check_cached(keys_of(chain, num_pages)), Each(true));
     const std::vector<int64_t> own = {num_pages};

@@ -1,4 +1,4 @@
-// Who may read a request until when, and what pins keep beyond that.
+// Who may read a request and until when, and what pins keep beyond that.
 
 #include "tests/unit/kvstore/kv_store_case.h"
 

@@ -1,4 +1,4 @@
-// What the store does when memory beside its pools is short.
+// What the store does when memory outside its pools is short.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -62,7 +62,7 @@ TEST(KvStoreMemory, PrefaultMakesTheHostPoolResidentWhileItIsUsed) {
                                      .geometry = geometry},
                                     Clock::steady());
   ASSERT_EQ(store->shared_pools().size(), 1u);
-  // Whole pages of the system.
+  // Whole pages of the operating system.
   const auto pool = store->shared_pools()[0]->bytes().first(
       static_cast<size_t>(kSlots * geometry.page_bytes() >> 12 << 12));
   const int64_t all = std::ssize(pool) / sysconf(_SC_PAGESIZE);
@@ -78,14 +78,14 @@ TEST(KvStoreMemory, PrefaultMakesTheHostPoolResidentWhileItIsUsed) {
   EXPECT_TRUE(holds_generated_data((*pinned)->pages()[0], "r", {4, 5, 3}, geometry));
 }
 
-// malloc of a sanitizer ends the process where it finds no memory.
+// A sanitizer's malloc ends the process if it finds no memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define MR_TEST_SANITIZED 1
 #else
 #define MR_TEST_SANITIZED 0
 #endif
 
-// As much address space as the process has now, and `more_bytes`.
+// Limits the address space to what the process has now, plus `more_bytes`.
 class AddressSpaceLimit {
  public:
   explicit AddressSpaceLimit(int64_t more_bytes) {

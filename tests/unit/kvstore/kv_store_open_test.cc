@@ -9,7 +9,7 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-// A request of 4 pages over three tiers whose layers come one by one.
+// A request of 4 pages over three tiers, whose layers come one by one.
 class OpenRequestTest : public KvStoreTest {
  protected:
   void SetUp() override {
@@ -114,7 +114,7 @@ TEST_F(OpenRequestTest, AnAbortTakesItFromReadersAndSaysSo) {
   const auto gone = pin("r", 0, 4, 0);
   EXPECT_EQ(gone.error().code, Errc::kNotFound);
   EXPECT_THAT(gone.error().message, HasSubstr("request 'r' is gone: aborted"));
-  // What a reader holds stays until it lets go.
+  // Pages that a reader holds stay until it releases them.
   EXPECT_TRUE(holds_generated_data((*held)->pages()[0], "r", {0, 4, 2}, geometry_));
   held = Error(Errc::kNotFound, "let go");
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) EXPECT_EQ(used(tier), 0);

@@ -1,8 +1,8 @@
-// Random prompts of several tenants that begin alike, over tiers that are too small for them, against a
-// model that knows only what a page has to hold: its bytes follow from the tenant and all tokens up to
-// its end. So a page of another prompt, of another tenant or from another place shows wherever it is
-// read: by the request that begins with it, by its reader, by those that come after, and in the next
-// process.
+// Random prompts of several tenants with common beginnings, over tiers that are too small for them.
+// They are compared with a model that only knows what a page must hold: its bytes follow from the
+// tenant and all tokens up to its end. So a page of another prompt, tenant or place is noticed
+// wherever it is read: by the request that begins with it, by its reader, by later requests, and in
+// the next process.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct Tiers {
   int64_t kept = 0;  // pages on the disk that outlives the process, about
 };
 
-// What the pages of a prompt are made of: each stands for all tokens of its tenant up to its end.
+// The pages of a prompt. Each number stands for all of its tenant's tokens up to the page's end.
 using Path = std::vector<uint64_t>;
 
 PageContentKey key_of(uint64_t beginning) {
@@ -51,7 +51,7 @@ std::vector<CachedPage> pages_of(const Path& path, int64_t num_pages) {
   return pages;
 }
 
-// How often what the test is about has happened.
+// How often the cases that the test is about have occurred.
 struct Tally {
   int64_t hits = 0;     // pages of requests that others had written
   int64_t shared = 0;   // of these, held by another request at the time
@@ -89,7 +89,7 @@ class Workload {
     }
   }
 
-  // Nothing is found that nobody left, and the tiers hold no more than they may.
+  // The store finds nothing that nobody left, and its tiers hold no more than they may.
   void check_books() {
     const auto stats = store_->stats();
     for (const TierUse& tier : stats.tiers) ASSERT_LE(tier.slots_used, tier.slots_total);
@@ -103,7 +103,7 @@ class Workload {
     }
   }
 
-  // All requests and readers are gone; what is remembered is the next process's where it is kept.
+  // All requests and readers are gone. The next process has what is remembered, if that is kept.
   void restart() {
     finish();
     if (tiers_.kept == 0) return;
@@ -168,14 +168,14 @@ class Workload {
   // A page's record takes half as much again.
   int64_t kept_bytes() const { return tiers_.kept * geometry_.page_bytes() * 3 / 2; }
 
-  // What the store counted since start().
+  // Adds what the store has counted since start().
   void count() {
     const auto stats = store_->stats();
     tally_.gave_way += stats.cache_evictions.total();
     tally_.restored += stats.pages_restored;
   }
 
-  // Of three branches at each page the first is taken most often, so that prompts part late.
+  // The first of three branches at each page is taken most often, so that prompts part late.
   Path draw_path() {
     uint64_t beginning = mix(random_() % kTenants);
     Path path;
@@ -191,13 +191,13 @@ class Workload {
   void begin() {
     Request request{.path = draw_path()};
     const auto keys = keys_of(request.path);
-    // Kept pages are brought by the check alone.
+    // Only the check loads kept pages.
     const auto found = store_->check_cached(keys, CacheCheck::kDisk);
     while (request.num_cached < request.num_pages() &&
            found[static_cast<size_t>(request.num_cached)]) {
       ++request.num_cached;
     }
-    // Not always all of it: as where the rest is faster computed again.
+    // Not always all of it, as when the rest is faster to compute again.
     if (request.num_cached > 0 && random_() % 4 == 0) {
       request.num_cached = static_cast<int64_t>(random_()) % (request.num_cached + 1);
     }
@@ -306,7 +306,8 @@ class Workload {
     return {std::abs(layer), geometry_.first_kv_head + std::abs(head), page};
   }
 
-  // What was right when it was pinned is right when it is let go, whatever became of the request.
+  // What was right when it was pinned must be right when it is released, whatever happened to the
+  // request.
   void unpin() {
     if (pins_.empty()) return;
     const size_t index = random_() % pins_.size();
@@ -351,7 +352,7 @@ class Workload {
     for (int i = 0; i < 10; ++i) store_->tend(Deadline::after(Duration::zero()));
   }
 
-  // What page_data.h makes a page's bytes from.
+  // The name from which page_data.h makes a page's bytes.
   static std::string name_of(const Path& path, const PageKey& key) {
     return std::to_string(path[static_cast<size_t>(key.page)]);
   }
@@ -393,7 +394,7 @@ TEST_P(KvStorePrefixRandom, NeverHoldsAnotherPromptsPage) {
     all.gave_way += tally.gave_way;
     all.restored += tally.restored;
   }
-  // The workload is worth something: pages were shared, written twice, given up and brought back.
+  // The workload is only useful if pages were shared, written twice, dropped and brought back.
   EXPECT_GT(all.hits, 1000);
   EXPECT_GT(all.shared, 200);
   EXPECT_GT(all.twice, 30);

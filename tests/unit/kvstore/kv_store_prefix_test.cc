@@ -1,5 +1,5 @@
-// Pages that outlive their request: found by what is in them, held by later requests, given up for
-// room.
+// Pages that outlive their request: they are found by their content, held by later requests, and
+// dropped for room.
 
 #include <algorithm>
 
@@ -45,7 +45,8 @@ class KvStorePrefixTest : public KvStoreTest {
     for (const auto& cached : chain_of(chain, num_pages)) keys.push_back(cached.key);
     return store_->check_cached(keys, what);
   }
-  // A request of `num_pages`, the first `num_cached` of them from the chain, that remembers its own.
+  // A request of `num_pages` pages that remembers its own. The first `num_cached` of them come from
+  // the chain.
   Result<void> begin_behind(const std::string& id, int64_t num_pages, char chain,
                             int64_t num_cached) {
     const auto own = consecutive_pages(num_cached, num_pages - num_cached);
@@ -56,13 +57,13 @@ class KvStorePrefixTest : public KvStoreTest {
     const auto written = write_all_pages(*store_, id, own, geometry_);
     ASSERT_TRUE(written.ok()) << written.error().to_string();
   }
-  // Computed whole, remembered, and gone.
+  // Computed whole, remembered, and ended.
   void leave(const std::string& id, int64_t num_pages, char chain) {
     add(id, num_pages);
     ASSERT_TRUE(store_->remember(id, chain_of(chain, num_pages)).ok());
     ASSERT_TRUE(store_->release_lease(id, "lease-" + id).ok());
   }
-  // Of pages of the chain, in all layers and heads.
+  // Pages of the chain on disk, in all layers and heads.
   double num_on_disk(char chain, int64_t num_pages) {
     std::vector<PageContentKey> keys;
     for (const auto& cached : chain_of(chain, num_pages)) keys.push_back(cached.key);
@@ -109,7 +110,7 @@ TEST_F(KvStorePrefixTest, APageThatIsComputedAgainInMemoryTakesThePlaceOfOneOnDi
   store_->abort("x");
   const double before = num_on_disk('a', 2);
   ASSERT_GT(before, 0);
-  // While somebody holds it, it stays.
+  // While someone holds it, it stays.
   ASSERT_TRUE(begin_behind("holder", 3, 'a', 2).ok());
   leave("b", 2, 'a');
   EXPECT_EQ(num_on_disk('a', 2), before);
@@ -309,7 +310,7 @@ TEST_F(KvStorePrefixTest, APrefixThatIsGoneIsRefusedAndTakesNothing) {
   EXPECT_EQ(begun.error().code, Errc::kUnavailable);
   EXPECT_THAT(begun.error().message, HasSubstr("page 2 is not remembered"));
   EXPECT_EQ(store_->stats().idle_cached_pages, 2 * kRows);
-  // Another page under the right key is no page of this place.
+  // Another page under the right key does not belong at this place.
   EXPECT_EQ(store_
                 ->begin_request("c", 192, consecutive_pages(2, 1),
                                 std::vector<CachedPage>{{1, key_of('a', 0)}})

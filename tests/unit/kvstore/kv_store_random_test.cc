@@ -1,7 +1,7 @@
-// Random workloads against a model that knows only what was promised: who holds how many pages, and
-// that every byte follows from its key (page_data.h). Nothing is ever lost, no write fails for lack
-// of room, a reservation is refused exactly when the model says so, a page of an open request is read
-// exactly when it is there, and one that was dropped never again.
+// Random workloads against a model that only knows what was promised: who holds how many pages, and
+// that every byte follows from its key (page_data.h). Nothing is ever lost, and no write fails for
+// lack of room. A reservation is refused exactly when the model says so. A page of an open request
+// can be read exactly when it is there, and a dropped page never again.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -187,7 +187,7 @@ class Workload {
     ++seals_;
   }
 
-  // Of some rows.
+  // Drops pages of some rows.
   void drop_pages(const std::string& id, Request& request) {
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       const int32_t head = geometry_.first_kv_head + static_cast<int32_t>(random_() % 2);
@@ -311,7 +311,7 @@ class Workload {
     }
   }
 
-  // Distinct pages of ended requests that pins still hold.
+  // Distinct pages of ended requests that are still pinned.
   int64_t pinned_of_dead() const {
     std::map<std::pair<std::string, std::pair<int32_t, int32_t>>, std::vector<int64_t>> pages;
     for (const Pin& pin : pins_) {
@@ -372,7 +372,8 @@ TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
     early_reads += workload.early_reads();
     drops += workload.drops();
   }
-  // The workload is worth something: it filled the store, got work done, was read early and dropped pages.
+  // The workload is only useful if it filled the store, got work done, was read early and dropped
+  // pages.
   EXPECT_GT(refusals, 10);
   EXPECT_GT(seals, 100);
   EXPECT_GT(early_reads, 10);

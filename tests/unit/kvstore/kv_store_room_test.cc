@@ -1,4 +1,4 @@
-// How much a store takes, and what it says when it takes no more.
+// How much a store accepts, and what it reports when it accepts no more.
 
 #include "tests/unit/kvstore/kv_store_case.h"
 

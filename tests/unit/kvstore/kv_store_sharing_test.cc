@@ -1,6 +1,7 @@
-// Threads that share pages and try to get at each other's: prompts of two tenants that begin with the same tokens write the same
-// pages at once, begin with what others leave, and are read while what they share gives way. Nobody ever reads a page that
-// is not of its own tenant's tokens, and in the end nothing is held.
+// Threads that share pages and try to reach each other's. Prompts of two tenants with the same
+// first tokens write the same pages at the same time, begin with pages that others leave, and are
+// read while shared pages are dropped. Nobody ever reads a page that is not of its own tenant's
+// tokens, and in the end nothing is held.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,7 +21,7 @@ constexpr int64_t kPages = 4;
 constexpr int kThreads = 4;
 constexpr int kRequests = 60;
 
-// Of a tenant's prompts, two that part behind their second page.
+// Two of a tenant's prompts, which part after their second page.
 struct Prompt {
   int tenant = 0;
   int branch = 0;
@@ -28,7 +29,7 @@ struct Prompt {
   std::string name(int64_t page) const {
     return std::to_string(tenant) + (page < 2 ? "" : std::to_string(branch));
   }
-  // Keys have the tenant's salt; of the tokens they have the same.
+  // Keys include the tenant's salt; the tenants' tokens are the same.
   PageContentKey key(int64_t page) const {
     const auto seed =
         static_cast<uint64_t>(tenant * 100 + (page < 2 ? 0 : 10 + 10 * branch) + page);
@@ -45,7 +46,7 @@ struct Prompt {
 
 class KvStoreSharing : public ::testing::Test {
  protected:
-  // Room for two and a half requests: what is cached gives way all the time.
+  // Room for two and a half requests, so that cached pages are dropped all the time.
   void SetUp() override {
     const int64_t page_bytes = geometry_.page_bytes();
     auto store = make_kv_store({.device_bytes = 20 * page_bytes,
@@ -68,15 +69,15 @@ class KvStoreSharing : public ::testing::Test {
     expect_ok(store_->remember(id, prompt.pages(kPages), 1 + prompt.branch));
     auto pins = store_->pin_pages(id, "l", 3, 5, consecutive_pages(0, kPages));
     if (!keeps_pins) pins = Error(Errc::kCancelled, "let go");
-    // A stranger with the tenant's page numbers and another lease reads nothing.
+    // A stranger with the tenant's page numbers and another lease must read nothing.
     if (store_->pin_pages(id, "m", 3, 5, consecutive_pages(0, kPages)).ok()) ++wrong_;
     expect_ok(store_->release_lease(id, "l"));
     std::this_thread::yield();
-    // Held pages outlive request, lease and cache.
+    // Held pages outlive their request, its lease and the cache.
     if (pins.ok()) expect_pages(**pins, prompt, {3, 5, 0}, kPages);
   }
 
-  // Behind as much as is found, which may give way before the request has it.
+  // Begins behind as many pages as are found; they may be dropped before the request gets them.
   bool begin(const std::string& id, const Prompt& prompt, int64_t& num_cached) {
     for (int attempt = 0; attempt < 1000; ++attempt) {
       std::vector<PageContentKey> keys;
@@ -166,7 +167,7 @@ TEST_F(KvStoreSharing, NobodyReadsAPageOfAnothersTokensHoweverTheyMeet) {
   EXPECT_EQ(stats.cache_corruptions, 0);
 }
 
-// A key is 32 bytes of SHA-256: what differs from it in one bit is another key.
+// A key is 32 bytes of SHA-256. One that differs in a single bit is another key.
 TEST_F(KvStoreSharing, AKeyThatDiffersInOneBitFindsNothing) {
   const Prompt prompt{};
   int64_t num_cached = 0;
@@ -186,8 +187,8 @@ TEST_F(KvStoreSharing, AKeyThatDiffersInOneBitFindsNothing) {
   }
 }
 
-// A request that holds a tenant's pages gives them to nobody: not by another's page numbers, nor by a
-// lease of its own.
+// A request that holds a tenant's pages gives them to nobody else: neither by another's page
+// numbers, nor by a lease of its own.
 TEST_F(KvStoreSharing, ARequestReadsItsOwnPrefixAlone) {
   int64_t num_cached = 0;
   ASSERT_TRUE(begin("a", {.tenant = 0}, num_cached));

@@ -1,5 +1,5 @@
-// What a store does beside its callers: which pages come from disk into memory, whose places they
-// take, and what is read ahead of a reader. One step at a time, by tend().
+// What a store does apart from its callers: which pages move from disk into memory, whose places
+// they take, and what is read ahead of a reader. tend() does one step at a time.
 
 #include "kvstore/rules/placement.h"
 #include "kvstore/tiered_kv_store.h"
@@ -12,8 +12,8 @@ using std::chrono::seconds;
 
 class KvStoreTendingTest : public KvStoreTest {
  protected:
-  // A request whose pages of layers 3 and 4 carry `mass`, the same for both heads; the others' scores
-  // do not matter, since they are forced.
+  // A request whose pages of layers 3 and 4 carry `mass`, the same for both heads. Scores of other
+  // layers do not matter, since all their pages are forced.
   void add_scored(const std::string& id, const std::vector<float>& mass, bool seals = true) {
     const auto num_pages = std::ssize(mass);
     ASSERT_TRUE(begin(id, num_pages).ok());
@@ -32,7 +32,7 @@ class KvStoreTendingTest : public KvStoreTest {
     return steps;
   }
   int64_t moves(Tier from, Tier to) { return store_->stats().moves[from][to]; }
-  // Without counting as a pull of pages.
+  // Does not count as a pull of pages.
   Tier placed(const std::string& id, const PageKey& key) {
     const auto pins = store_->pin_digests(id, "lease-" + id, key.layer, key.kv_head,
                                           consecutive_pages(key.page, 1));
@@ -41,7 +41,7 @@ class KvStoreTendingTest : public KvStoreTest {
   }
 };
 
-// 100 pages, of which 60 find room on the host; the last to come are layers 3 and 4.
+// 100 pages, of which 60 fit on the host. The last to come are layers 3 and 4.
 TEST_F(KvStoreTendingTest, AtSealHotPagesOnDiskTakeThePlacesOfColdOnes) {
   make_store(0, 80, 60);
   std::vector<float> mass(10, 0.001f);
@@ -59,7 +59,7 @@ TEST_F(KvStoreTendingTest, AtSealHotPagesOnDiskTakeThePlacesOfColdOnes) {
   expect_intact("r", 10);
 }
 
-// Of a request of six pages 48 are forced: layers 0 to 2, and three pages of each other head.
+// 48 pages of a request of six are forced: layers 0 to 2, and three pages of every other head.
 TEST_F(KvStoreTendingTest, ARequestTakesPlacesFromAnotherOnlyForPagesThatCarryMass) {
   make_store(0, 2 * 48 + 8, 200);
   std::vector<float> mass(6, 0.01f);
@@ -126,7 +126,7 @@ TEST_F(KvStoreTendingTest, APageThatIsPulledOftenRisesAndFallsBackWithTime) {
   tend();
   EXPECT_EQ(placed("new", {4, 4, 3}), Tier::kHost);
 
-  // Longer than it takes all hits to be forgotten; the lease goes on.
+  // Longer than it takes to forget all hits; the lease continues.
   for (int minute = 0; minute < 5; ++minute) {
     for (const char* id : {"old", "new"}) {
       ASSERT_TRUE(
@@ -135,14 +135,14 @@ TEST_F(KvStoreTendingTest, APageThatIsPulledOftenRisesAndFallsBackWithTime) {
     clock_.advance(kHitHalfLife);
     store_->expire_leases();
   }
-  // Another page that is pulled as often finds the place again.
+  // Another page that is pulled as often gets the place again.
   for (int i = 0; i < kRisingHits; ++i) ASSERT_TRUE(pin("new", 3, 5, 4).ok());
   tend();
   EXPECT_EQ(placed("new", {3, 5, 4}), Tier::kHost);
   EXPECT_EQ(placed("new", {4, 4, 3}), Tier::kDisk);
 }
 
-// A decode process of the same host asks where pages lie, and then for those on disk over the
+// A decode process on the same host asks where pages lie, and then pulls those on disk over the
 // transport: one pull, however many questions.
 TEST_F(KvStoreTendingTest, AskingWhereAPageOnDiskLiesIsNoPullOfIt) {
   make_store(0, 2 * 48 + 4 + 2, 200);
@@ -172,7 +172,7 @@ TEST_F(KvStoreTendingTest, OfEqualPagesNoneMoves) {
   EXPECT_EQ(moves(Tier::kHost, Tier::kDisk), before);
 }
 
-// All of it is on disk, but for what the first layers take.
+// All of it is on disk, except what the first layers take.
 class KvStoreReadAheadTest : public KvStoreTendingTest {
  protected:
   void make_store_with(int64_t read_ahead_pages) {
@@ -204,7 +204,7 @@ TEST_F(KvStoreReadAheadTest, WhileALayerIsReadTheNextOneWarmsUp) {
   }
   EXPECT_EQ(hits(), 6);
   EXPECT_EQ(store_->stats().page_hits[Tier::kHost], 6);
-  // The other head was not asked for.
+  // Nobody asked for the other head.
   EXPECT_EQ(placed("r", {2, 5, 0}), Tier::kDisk);
 }
 
@@ -227,7 +227,7 @@ TEST_F(KvStoreReadAheadTest, WhoAsksForWhatCarriesMassGetsThatReadAhead) {
   auto pins = store_->pin_pages("r", "lease-r", 2, 4, hot);
   ASSERT_TRUE(pins.ok());
   EXPECT_EQ(hits(), 2);
-  // The rest, once it is asked for.
+  // The rest, once someone asks for it.
   const std::vector<int64_t> rest = {0, 2, 3, 5};
   ASSERT_TRUE(store_->pin_pages("r", "lease-r", 2, 4, rest).ok());
   EXPECT_EQ(tend(), 6);
@@ -238,7 +238,7 @@ TEST_F(KvStoreReadAheadTest, StaysWithinItsMemoryAndGoesOnAsPagesAreTaken) {
   add_scored("r", std::vector<float>(6, 0.1f));
   ASSERT_TRUE(pin("r", 1, 4, 0, 6).ok());
   EXPECT_EQ(tend(), 2);
-  // Of equal pages the window comes last in the order of position, and first in that of worth.
+  // Among equal pages the window comes last in the order of position, and first in that of worth.
   auto last = pin("r", 1, 4, 5);
   EXPECT_EQ(tend(), 0);
   std::vector<std::unique_ptr<PinnedPages>> held;
@@ -290,7 +290,7 @@ TEST_F(KvStoreReadAheadTest, ARequestThatEndsTakesItsCopiesAlong) {
   EXPECT_EQ(tend(), 0);
   ASSERT_TRUE(pin("b", 0, 4, 0, 6).ok());
   EXPECT_EQ(tend(), 6);
-  // A pin outlives its request, with the memory that it took over.
+  // A pin outlives its request, together with the memory that it took over.
   auto pins = pin("b", 1, 4, 0, 6);
   ASSERT_TRUE(store_->release_lease("b", "lease-b").ok());
   EXPECT_TRUE(holds_generated_data((*pins)->pages()[3], "b", {1, 4, 3}, geometry_));

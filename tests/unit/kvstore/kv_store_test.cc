@@ -1,4 +1,4 @@
-// What a store gives back of a request, and the wrong uses that it refuses.
+// What a store returns of a request, and the wrong uses that it refuses.
 
 #include "common/checksum.h"
 #include "tests/unit/kvstore/kv_store_case.h"

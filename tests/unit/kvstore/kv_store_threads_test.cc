@@ -1,6 +1,6 @@
 // Many threads on one small store: writers that begin, write, score and seal, readers that pin what
-// was sealed, a sweeper. Under the thread sanitizer this is the proof of the locking rules; data is
-// checked byte by byte in any build.
+// was sealed, and a sweeper. Under the thread sanitizer this proves the locking rules; every build
+// checks the data byte by byte.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -53,7 +53,7 @@ class KvStoreThreads : public ::testing::Test {
     if (!store_->seal(id, "l", hours(1)).ok()) ++wrong_;
   }
 
-  // Writes, seals, reads back and releases; counts what was wrong.
+  // Writes, seals, reads back and releases. Counts what was wrong.
   void serve(const std::string& id) {
     // The store holds five requests at most: refusals are part of the run.
     while (!store_->begin_request(id, kPages * 64, iota_pages(kPages)).ok()) {

@@ -1,4 +1,4 @@
-// Which tier a page is in, while requests come and when they are sealed.
+// Which tier a page is in, while requests arrive and when they are sealed.
 
 #include "tests/unit/kvstore/kv_store_case.h"
 
@@ -16,8 +16,8 @@ TEST_F(KvStoreTest, NewRequestTakesDeviceSlotsOfOlderCleanPagesAndNothingIsLost)
   make_store(30, 100);
   add("old", 3);
   const auto placement = add("new", 3);
-  // Of three pages one is a sink and two are window. The older sinks are worth more than the newer
-  // windows, the older windows less.
+  // One of three pages is a sink and two are in the window. The older sinks are worth more than the
+  // newer window pages, and the older window pages less.
   EXPECT_EQ(placement.pages[Tier::kDevice], 20);
   EXPECT_GE(store_->stats().evictions, 20);
   EXPECT_EQ(tier_of("old", {.layer = 0, .kv_head = 4, .page = 0}), Tier::kDevice);
@@ -60,7 +60,7 @@ TEST_F(KvStoreTest, WithoutPromotionPagesStayWhereTheyWereWritten) {
     make_store(20, 0, 81, promotes);  // every device copy is the only one
     ASSERT_TRUE(begin("r", 10).ok());
     write_all("r", 10);
-    // A page of the last layer, which found the device full, becomes the best of its heads.
+    // A page of the last layer, which found the device full, is the best of its head.
     std::vector<float> scores(10, 0.01f);
     scores[5] = 0.9f;
     for (const int32_t head : {4, 5}) {
@@ -78,7 +78,7 @@ TEST_F(KvStoreTest, WithoutPromotionNewPagesTakeTheSlotsOfThoseThatCarryNoMass) 
   make_store(90, 200, 0, /*promotes=*/false);
   ASSERT_TRUE(begin("r", 10).ok());
   const auto write_head = [&](int32_t layer, int32_t head) {
-    // Forced ones first: of equal pages nobody can say which gives way to them.
+    // Forced ones come first: of equal pages, it is undefined which ones give way to them.
     for (const int64_t page : {0, 8, 9, 1, 2, 3, 4, 5, 6, 7}) {
       ASSERT_TRUE(write_generated_page(*store_, "r", {layer, head, page}, geometry_).ok());
     }
@@ -132,7 +132,7 @@ TEST_F(KvStoreTest, SealMovesDirtyPagesOfLowScoreOutOfTheWay) {
   const auto placement = seal("r");
   EXPECT_EQ(placement.pages[Tier::kDevice], 20);
   EXPECT_EQ(placement.pages[Tier::kDisk], 80);
-  // 10 sinks come before all else, and 10 of the 20 window pages.
+  // The 10 sinks come before all else, then 10 of the 20 window pages.
   for (int32_t layer = 0; layer < 5; ++layer) {
     EXPECT_EQ(tier_of("r", {layer, 4, 0}), Tier::kDevice) << layer;
     EXPECT_EQ(tier_of("r", {layer, 5, 0}), Tier::kDevice) << layer;

@@ -13,8 +13,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// One page after the other: of each head page 0, the last two and the best up to half the budget; then
-// the best of the layer until its heads have their budget together.
+// One page at a time: each head keeps page 0, its last two and its best pages up to half the
+// budget. Then the best pages of the layer are kept until its heads together have their budget.
 class OneByOne {
  public:
   OneByOne(double budget, const PageScores& scores)
@@ -74,7 +74,8 @@ TEST(PageBudget, ChoosesAsOneByOneWould) {
                       .num_kv_heads = static_cast<int32_t>(draw(1, 4)),
                       .num_pages = draw(1, 40)};
     for (int64_t row = 0; row < scores.num_layers * scores.num_kv_heads; ++row) {
-      // Few values: many pages are equal. Heads of other scales, and some without any mass.
+      // Few different values, so that many pages are equal. Heads have different scales, and some
+      // have no mass.
       const int64_t most = draw(0, 3) == 0 ? 1 << 20 : 4 * draw(0, 2);
       for (int64_t page = 0; page < scores.num_pages; ++page) {
         scores.values.push_back(static_cast<float>(draw(0, most)) / 64);
@@ -107,7 +108,7 @@ TEST(PageBudget, SinkAndWindowStayWhateverTheirScore) {
               ElementsAre(0, 4, 5));
 }
 
-// One looks at page 3 alone, the other at all.
+// One head looks only at page 3, the other at all pages.
 TEST(PageBudget, AHeadThatLooksAroundKeepsMore) {
   const PageScores scores{.num_layers = 1,
                           .num_kv_heads = 2,
@@ -119,7 +120,7 @@ TEST(PageBudget, AHeadThatLooksAroundKeepsMore) {
   EXPECT_THAT(kept.pages(0, 1), ElementsAre(0, 1, 2, 3, 4, 5, 10, 11));
 }
 
-// Of another layer nothing is taken.
+// Nothing is taken from another layer.
 TEST(PageBudget, LayersKeepAlike) {
   std::vector<float> values(24, 8);
   std::fill(values.begin(), values.begin() + 12, 0.0F);

@@ -1,5 +1,5 @@
-// Bytes, digests and scores that follow from request, key and offset, so that any page read back
-// can be checked without keeping what was written.
+// Bytes, digests and scores computed from request, key and offset, so that any page read back can
+// be checked without keeping what was written.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 namespace millrace::kvstore {
 
 inline KvGeometry small_geometry() {
-  // first_kv_head is not 0: code that confuses the model's heads with the rank's shows.
+  // first_kv_head is not 0, so that code that confuses the model's heads with the rank's is
+  // noticed.
   return {.num_layers = 5,
           .num_kv_heads = 2,
           .first_kv_head = 4,
@@ -22,14 +23,14 @@ inline KvGeometry small_geometry() {
           .page_tokens = 64};
 }
 
-// The host budget of a store with these slots, records of all pages included.
+// The host budget of a store with these slots, including the records of all pages.
 inline int64_t host_bytes_for(int64_t device_slots, int64_t host_slots, int64_t disk_slots,
                               const KvGeometry& geometry) {
   return host_slots * geometry.page_bytes() +
          (device_slots + host_slots + disk_slots) * geometry.record_bytes();
 }
 
-// splitmix64: every bit of the input reaches every bit of the output.
+// splitmix64: every input bit affects every output bit.
 inline uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -89,7 +90,7 @@ inline Result<void> write_generated_page(KvStore& store, const std::string& requ
   return store.write_page(request_id, key, bytes, as_page_digest(digest));
 }
 
-// Several of a layer and kv head in one call.
+// Writes several pages of one layer and kv head in one call.
 inline Result<void> write_generated_pages(KvStore& store, const std::string& request_id,
                                           const PageKey& first, int64_t num_pages,
                                           const KvGeometry& geometry) {
@@ -109,7 +110,7 @@ inline Result<void> write_generated_pages(KvStore& store, const std::string& req
                            {.min = min, .max = max, .radius = radius});
 }
 
-// Every page of the request, layer by layer.
+// Writes every page of the request, layer by layer.
 inline Result<void> write_all_pages(KvStore& store, const std::string& request_id,
                                     std::span<const int64_t> pages, const KvGeometry& geometry) {
   for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {

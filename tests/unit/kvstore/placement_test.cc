@@ -62,7 +62,7 @@ TEST(Placement, GivesEqualScoresToTheEarlierPage) {
                              [](const auto& a, const auto& b) { return b < a; }));
   const auto num_mass = std::count_if(ranks.begin(), ranks.end(),
                                       [](const auto& r) { return r.keep == Keep::kMass; });
-  // 95, or one more where the float shares sum to a hair below 0.95.
+  // 95, or one more if the float shares sum to slightly less than 0.95.
   EXPECT_GE(num_mass, 95);
   EXPECT_LE(num_mass, 96);
 }

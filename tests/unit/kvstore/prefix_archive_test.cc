@@ -1,4 +1,5 @@
-// Columns in files: found by the next process, whatever became of the one before, or not found at all.
+// Columns in files: the next process finds them, whatever happened to the one before, or does not
+// find them at all.
 
 #include "kvstore/archive/prefix_archive.h"
 
@@ -30,7 +31,7 @@ using ::testing::UnorderedElementsAre;
 constexpr ArchiveLayout kLayout{.num_rows = 3, .page_bytes = 1024, .digest_bytes = 12};
 constexpr int64_t kSlotAndRecord = 4096 + kArchiveRecordBytes;
 
-// What a column of a key holds follows from the key alone.
+// The content of a column follows from its key alone.
 struct SomeColumn {
   explicit SomeColumn(int number) {
     key[0] = static_cast<std::byte>(number);
@@ -64,7 +65,7 @@ Result<void> save(PrefixArchive& archive, int number, int64_t page, int64_t sequ
                       });
 }
 
-// The page that it is of; none where it is not there. Never one that differs.
+// The page that the column is of; none if it is not there. Its content must never differ.
 std::optional<int64_t> load(PrefixArchive& archive, int number) {
   const SomeColumn column(number);
   int64_t page = -1;
@@ -104,7 +105,7 @@ class PrefixArchiveTest : public ::testing::Test {
   }
   std::string index() const { return directory_.file("kept.index"); }
   std::string slots() const { return directory_.file("kept.slots"); }
-  // Of columns 1 to `count`, page by page, and gone.
+  // Writes columns 1 to `count`, page by page, and closes the archive.
   void leave(int count) const {
     const auto archive = open();
     for (int number = 1; number <= count; ++number) {
@@ -141,7 +142,7 @@ TEST_F(PrefixArchiveTest, TheColumnUsedLeastLatelyGoesTheDeepestOfAPromptFirst) 
   ASSERT_TRUE(save(*archive, 4, 0, 7).ok());
   EXPECT_THAT(keys_by_use(*archive),
               ElementsAre(SomeColumn(4).key, SomeColumn(1).key, SomeColumn(3).key));
-  // Itself the first to go, it takes nobody's place.
+  // It would be the first to go itself, so it takes no other column's place.
   ASSERT_TRUE(save(*archive, 5, 9, 6).ok());
   EXPECT_FALSE(archive->contains(SomeColumn(5).key));
   EXPECT_EQ(archive->stats().evictions, 1);
@@ -172,7 +173,8 @@ TEST_F(PrefixArchiveTest, FewerSlotsKeepWhatLiesInThem) {
   EXPECT_EQ(open(8)->stats().columns, 2);
 }
 
-// A process that ends at every step of writing a second column: the first is whole, the second too or not there.
+// A process ends at each step of writing a second column: the first column is whole, and the second
+// is whole or not there.
 TEST_F(PrefixArchiveTest, AProcessThatDiesAnywhereLeavesWholeColumns) {
   using Step = PrefixArchive::Step;
   const std::vector<Step> steps = {Step::kSlotTaken,   Step::kPageWritten,  Step::kPageWritten,
@@ -201,10 +203,10 @@ TEST_F(PrefixArchiveTest, AProcessThatDiesAnywhereLeavesWholeColumns) {
       EXPECT_EQ(load(*archive, 1), 0) << last;
       const bool whole = steps[last] == Step::kRecordWritten;
       EXPECT_EQ(load(*archive, 2), whole ? std::optional<int64_t>(1) : std::nullopt) << last;
-      // The column whose slot it took went before anything was written over it.
+      // The column whose slot it took was removed before anything was written over it.
       EXPECT_EQ(archive->contains(SomeColumn(3).key), into_used_slot && last == 0) << last;
       EXPECT_EQ(archive->stats().damaged, 0) << "cleared records leave nothing to find damaged";
-      // The slot that it died over is of use.
+      // The slot that it was writing when it died can be used.
       ASSERT_TRUE(save(*archive, 4, 0, 1).ok());
       EXPECT_EQ(load(*archive, 4), 0);
     }
@@ -217,7 +219,7 @@ TEST_F(PrefixArchiveTest, AnIndexCutOffAnywhereLosesColumnsAndNothingElse) {
   const std::string pages = content(slots());
   ASSERT_EQ(whole.size(), 4096u + 2 * kArchiveRecordBytes);
   for (size_t length = 0; length <= whole.size(); ++length) {
-    // The middle of the header is zeros and its checksum covers it: every 64th byte does.
+    // The middle of the header is zeros, and its checksum covers it, so every 64th byte is enough.
     if (length > 128 && length < 4032 && length % 64 != 0) continue;
     directory_.write("kept.index", whole.substr(0, length));
     directory_.write("kept.slots", pages);
@@ -244,7 +246,7 @@ TEST_F(PrefixArchiveTest, AFlippedByteOfTheIndexLosesWhatItIsOf) {
     const bool unused = at >= 4096 && in_record >= 64;
     const int64_t expected = at < 4096 ? 0 : unused ? 2 : 1;
     ASSERT_EQ(archive->stats().columns, expected) << at;
-    // load() itself fails the test where bytes differ.
+    // load() itself fails the test if bytes differ.
     EXPECT_EQ(load(*archive, 1).has_value() + load(*archive, 2).has_value(), expected) << at;
   }
 }
@@ -361,7 +363,7 @@ TEST_F(PrefixArchiveTest, NobodyElseMayReadWhatPromptsWereComputedFrom) {
   }
 }
 
-// What fails in the middle of a column leaves the others, and its slot is of use.
+// If writing a column fails in the middle, the other columns stay and its slot can be used.
 TEST_F(PrefixArchiveTest, APageThatCannotBeHadEndsItsColumnAlone) {
   const auto archive = open(2);
   ASSERT_TRUE(save(*archive, 1, 0).ok());
@@ -379,7 +381,7 @@ TEST_F(PrefixArchiveTest, APageThatCannotBeHadEndsItsColumnAlone) {
   EXPECT_EQ(load(*archive, 1), 0);
 }
 
-// A disk may take its time, or hang, and the store asks under its own lock.
+// A disk may be slow or hang, and the store asks under its own lock.
 TEST_F(PrefixArchiveTest, SaysWhatIsThereWhileTheFileGrows) {
   const auto archive = open();
   ASSERT_TRUE(save(*archive, 1, 0).ok());
@@ -396,7 +398,7 @@ TEST_F(PrefixArchiveTest, SaysWhatIsThereWhileTheFileGrows) {
   EXPECT_EQ(load(*archive, 2), 1);
 }
 
-// The one who loads has no room: the column is as good as before.
+// The loading side has no room; the column stays valid.
 TEST_F(PrefixArchiveTest, AnErrorOfWhoLoadsIsNotTheColumns) {
   const auto archive = open();
   ASSERT_TRUE(save(*archive, 1, 0).ok());

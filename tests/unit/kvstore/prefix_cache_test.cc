@@ -1,5 +1,5 @@
-// Which column gives way, against a model that looks at all of them, and at who follows whom; and what ranks of a group
-// that decide on their own still have in common.
+// Which column gives way, and which follows which, against a model that looks at all of them. And
+// what ranks of a group that decide on their own still have in common.
 #include "kvstore/pages/prefix_cache.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ PageContentKey key_of(uint64_t beginning) {
   return key;
 }
 
-// Prompts that part late, of up to 8 pages.
+// Prompts of up to 8 pages that part late.
 class Prompts {
  public:
   explicit Prompts(uint32_t seed) : random_(seed) {}
@@ -58,13 +58,13 @@ class Prompts {
   std::mt19937 random_;
 };
 
-// One rank's cache, of prompts whose pages it has or is dealt.
+// The cache of one rank, with the pages of prompts that it has or is dealt.
 class Rank {
  public:
   PrefixCache cache;
 
   bool has(uint64_t beginning) const { return cache.find(key_of(beginning)) != nullptr; }
-  // The prompt begins, with its first pages cached, and computes `own` of the others.
+  // The prompt begins with its first pages cached, and computes `own` of the others.
   struct Run {
     std::vector<std::shared_ptr<PageColumn>> prefix, own;
     std::vector<uint64_t> own_keys;
@@ -104,7 +104,8 @@ class Rank {
   }
 };
 
-// What the policy says, by looking at everything: of columns that nobody holds and none follows, the one worth least.
+// The policy, by looking at everything: among columns that nobody holds and that no other follows,
+// the one worth least.
 class Model {
  public:
   struct Page {
@@ -187,7 +188,7 @@ class PrefixCacheTest : public ::testing::TestWithParam<uint32_t> {
   }
 
   void remember(Running& running, size_t num_cached) {
-    // The longer the dearer, and not always the same.
+    // Longer prompts cost more, but not always the same.
     const double cost = 1 + 0.3 * static_cast<double>(running.path.size()) +
                         0.5 * static_cast<double>(prompts_.draw(3));
     rank_.remember(running.run, cost);
@@ -268,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, PrefixCacheTest, ::testing::Range(1u, 9u));
 
 class Chain {
  public:
-  // Of one prompt, left in the cache.
+  // The pages of one prompt, left in the cache.
   Chain(Rank& rank, uint64_t first, int64_t num_pages, int64_t sequence, double cost) {
     std::vector<int64_t> own;
     for (int64_t page = 0; page < num_pages; ++page) {
@@ -345,7 +346,7 @@ TEST(PrefixCache, ThePagesThatAPromptBeginsWithCostWhatItCost) {
   EXPECT_EQ(rank.cache.first_to_go(kAll)->page(), 2);
 }
 
-// Two ranks that have every second page of each prompt.
+// Two ranks, each with every second page of each prompt.
 class TwoRanks {
  public:
   void play(const Path& path) {
@@ -370,7 +371,7 @@ class TwoRanks {
     for (auto& rank : ranks_) rank.cache.advance_clock(latest);
     seen_.insert(path);
   }
-  // Of the columns that are there, those of which all before them are.
+  // Among the columns that are there, the share of those for which all earlier ones are there, too.
   double usable_share() const {
     std::set<uint64_t> usable;
     for (const Path& path : seen_) {
@@ -392,7 +393,8 @@ class TwoRanks {
   int64_t sequence_ = 0;
 };
 
-// What one rank has of a chain and another gave up is of no use: of 240 columns some four, where chains have up to 8.
+// A column that one rank has is useless if another rank dropped an earlier one of its chain: about
+// four of 240 columns, with chains of up to 8.
 TEST(PrefixCache, RanksOfAGroupGiveUpTheSameChains) {
   Prompts prompts(7);
   TwoRanks ranks;

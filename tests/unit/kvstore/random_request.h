@@ -1,4 +1,4 @@
-// What random workloads on a store share.
+// Shared by random workloads on a store.
 #pragma once
 
 #include <random>
@@ -6,7 +6,8 @@
 
 namespace millrace::kvstore {
 
-// One of the requests, a map whose values say whether they are sealed; null where there is none such.
+// One of the requests, which are a map whose values say whether they are sealed; null if none
+// matches.
 template <typename Requests>
 typename Requests::value_type* any_request(Requests& requests, bool sealed, std::mt19937& random) {
   std::vector<typename Requests::value_type*> matching;

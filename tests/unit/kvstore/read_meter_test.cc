@@ -1,4 +1,4 @@
-// What a slow tier is believed to bring in a second.
+// How many bytes a second a slow tier is believed to deliver.
 
 #include "kvstore/kept/read_meter.h"
 

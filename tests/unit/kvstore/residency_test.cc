@@ -79,7 +79,7 @@ TEST_F(ResidencyTest, NeverEvictsAPinnedPage) {
   residency.unpin(page(1));
 }
 
-// The least on the host gives its place to the best on disk, unless somebody reads it.
+// The worst page on the host gives its place to the best one on disk, unless somebody reads it.
 TEST_F(ResidencyTest, APinnedPageStaysWhereItIsAndCountsAgainOnceItIsFree) {
   Residency residency({0, 2, 4});
   residency.grow_disk(4);

@@ -1,4 +1,4 @@
-// Prefixes that earlier processes kept come into free memory by themselves.
+// Prefixes kept by earlier processes are loaded into free memory without being asked for.
 
 #include <algorithm>
 #include <filesystem>
@@ -43,7 +43,7 @@ TEST_F(WarmUpTest, AllThatThereIsRoomFor) {
   EXPECT_EQ(disk_->num_used(), 3 * kRows);
   EXPECT_EQ(store_->stats().pages_restored, 3 * kRows);
   EXPECT_EQ(store_->stats().idle_cached_pages, 3 * kRows);
-  // A prompt reads nothing any more.
+  // A prompt no longer has to read anything.
   EXPECT_THAT(read_for(kPatience), Each(true));
   EXPECT_EQ(disk_->num_used(), 3 * kRows);
   expect_prefix();
@@ -56,7 +56,7 @@ TEST_F(WarmUpTest, TheBeginningOfAPromptWhereThereIsRoomForNoMore) {
   EXPECT_FALSE(places[0].kept);
   EXPECT_FALSE(places[1].kept);
   EXPECT_TRUE(places[2].kept);
-  // A request that needs all the room has it.
+  // A request that needs all the room gets it.
   EXPECT_TRUE(begin("b", 2).ok());
 }
 

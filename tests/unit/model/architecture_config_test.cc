@@ -1,4 +1,4 @@
-// config.json of architectures whose layers differ from Llama's, in the forms that public files have.
+// config.json of architectures whose layers differ from Llama's, in the forms of public files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ TEST(Gemma3Config, EverySixthLayerHasNoWindow) {
   const auto named = load(changed(kGemma3, R"({"num_hidden_layers": 2,
       "layer_types": ["full_attention", "sliding_attention"]})"));
   EXPECT_THAT(named->layer_windows, ElementsAre(0, 512));
-  // A window of all positions is none; the layers still turn by their own theta.
+  // A window of all positions is none; the layers still rotate by their own theta.
   const auto wide = load(changed(kGemma3, R"({"sliding_window": 32768})"));
   EXPECT_THAT(wide->layer_windows, IsEmpty());
   EXPECT_EQ(wide->local_rope_layers, config->local_rope_layers);
@@ -146,7 +146,7 @@ TEST(GptOssConfig, HasItsParts) {
   EXPECT_THAT(config->local_rope_layers, IsEmpty());
   EXPECT_EQ(config->max_position_embeddings, 131072);
   EXPECT_FALSE(std::get<YarnRopeScaling>(config->rope_scaling).truncate);
-  // 16 bits, and fields that newer files leave out.
+  // 16 bits, and fields that newer files omit.
   EXPECT_EQ(load(changed(kGptOss, R"({"quantization_config": "absent", "attention_bias": "absent",
       "swiglu_limit": "absent", "sliding_window": "absent"})"))
                 ->activation,
@@ -289,7 +289,8 @@ TEST(MiniMaxConfig, HasItsParts) {
   EXPECT_EQ(config->float8->block_cols, 128);
 }
 
-// As Transformers: rope_parameters before partial_rotary_factor before rotary_dim.
+// As in Transformers: rope_parameters takes precedence over partial_rotary_factor, and that over
+// rotary_dim.
 TEST(MiniMaxConfig, TurnsWhatTheFirstOfThreeFieldsSays) {
   EXPECT_EQ(load(changed(kMiniMax, R"({"rotary_dim": 128})"))->rotary_dim, 0);
   EXPECT_EQ(load(changed(kMiniMax, R"({"rotary_dim": null})"))->rotary_dim, 0);
@@ -363,7 +364,7 @@ TEST(SmolLm3Config, SomeLayersDoNotTurn) {
   expect_refused(kSmolLm3, R"({"use_sliding_window": true})", "use_sliding_window", "false");
 }
 
-// Of a Gemma 3 of 4B: what text_config leaves out is Transformers' to know.
+// A Gemma 3 of 4B; Transformers knows the defaults of what text_config omits.
 constexpr std::string_view kGemma3WithImages = R"({
   "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
   "image_token_index": 262144, "text_config": {"hidden_size": 2560, "intermediate_size": 10240,

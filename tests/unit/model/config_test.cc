@@ -176,7 +176,7 @@ TEST(ModelConfig, ReadsYarnAndItsLength) {
   EXPECT_EQ(scaling->beta_slow, 1);
   EXPECT_NEAR(scaling->attention_factor, 1 + 0.1 * std::log(4), 1e-12);
 
-  // The stretched length in the file, factors of its own.
+  // The file has the stretched length, and its own factors.
   const auto gpt_oss = load(changed(kQwen3, R"({"max_position_embeddings": 131072,
       "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 16, "beta_slow": 2,
                        "truncate": false, "original_max_position_embeddings": 4096,
@@ -191,7 +191,7 @@ TEST(ModelConfig, ReadsYarnAndItsLength) {
                                         .original_max_position_embeddings = 4096,
                                         .attention_factor = 1.5}));
 
-  // DeepSeek's, whose two factors cancel.
+  // DeepSeek's two factors cancel.
   const auto deepseek = load(changed(kQwen3, R"({"rope_scaling": {"type": "yarn", "factor": 40,
       "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}})"));
   ASSERT_TRUE(deepseek.ok()) << deepseek.error().to_string();
@@ -256,7 +256,7 @@ TEST(ModelConfig, GgufIsRefusedWithWhatIsWanted) {
     EXPECT_THAT(config.error().message, HasSubstr("safetensors"));
     EXPECT_THAT(config.error().message, HasSubstr("convert_gguf.py"));
   }
-  // Beside safetensors it is one of the files that nobody asks for.
+  // Next to safetensors it is one of the files that nobody asks for.
   directory.write("config.json", kLlama31);
   directory.write("model.safetensors", "");
   EXPECT_TRUE(load_model_config(directory.path()).ok());
@@ -413,7 +413,8 @@ TEST(ModelConfig, KnowsTheWindowOfEachLayer) {
     EXPECT_TRUE(config.ok()) << config.error().to_string();
     return config.ok() ? config->layer_windows : std::vector<int32_t>{-1};
   };
-  // All layers, 4096 where the field is absent, none where it is null or as long as any prompt.
+  // All layers have it: 4096 if the field is absent. None has it if the field is null or as long as
+  // any prompt.
   const std::vector<int32_t> all(40, 4096);
   EXPECT_EQ(windows(kMistral, R"({"sliding_window": 4096})"), all);
   EXPECT_EQ(windows(kMistral, R"({"sliding_window": "absent"})"), all);
@@ -430,7 +431,7 @@ TEST(ModelConfig, KnowsTheWindowOfEachLayer) {
   // Llama has no such field, as Transformers reads it.
   EXPECT_THAT(windows(kLlama31, R"({"sliding_window": 4096})"), IsEmpty());
 
-  // Qwen: from max_window_layers on, or as layer_types says; none without use_sliding_window.
+  // Qwen: from max_window_layers on, or as layer_types says; no windows without use_sliding_window.
   EXPECT_THAT(windows(kQwen25, R"({"sliding_window": 100})"), IsEmpty());
   std::vector<int32_t> from_21(24, 0);
   std::fill(from_21.begin() + 21, from_21.end(), 100);

@@ -18,7 +18,8 @@ inline Result<ModelConfig> load(std::string_view text) {
   return load_model_config(directory.path());
 }
 
-// `base` with the fields of `changes` put over its own; a field of value "absent" is removed.
+// `base` with the fields of `changes` replacing its own. A field with the value "absent" is
+// removed.
 inline std::string changed(std::string_view base, std::string_view changes) {
   auto object = boost::json::parse({base.data(), base.size()}).as_object();
   const auto edits = boost::json::parse({changes.data(), changes.size()}).as_object();

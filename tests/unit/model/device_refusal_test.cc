@@ -1,5 +1,5 @@
-// Parts of models that a device does not compute: said by file, field and value, before the weights are
-// read.
+// Parts of models that a device cannot compute are reported by file, field and value, before the
+// weights are read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,8 @@ TEST(ModelWeights, RefusesPartsThatADeviceDoesNotCompute) {
   }
 }
 
-// As a GPU is: heads of 64 times a power of two, widths of 8, and less of each.
+// Sizes like a GPU's: heads of 64 times a power of two, widths that are multiples of 8, and smaller
+// limits for each.
 class DeviceSizes : public testing::Test {
  protected:
   std::string refusal(int32_t num_ranks = 1) {

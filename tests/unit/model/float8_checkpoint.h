@@ -1,4 +1,4 @@
-// Checkpoints of random 8-bit floats in every layout of scales that is read.
+// Checkpoints of random 8-bit floats, in every layout of scales that the reader accepts.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ namespace millrace::test {
 
 using model::ModelConfig;
 
-// By the table of the format (OCP 8-bit floating point, E4M3): sign, 4 bits of exponent with bias
-// 7, 3 of mantissa.
+// By the format's table (OCP 8-bit floating point, E4M3): sign, 4 bits of exponent with bias 7, 3
+// of mantissa.
 inline float e4m3(uint8_t bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
@@ -31,7 +31,7 @@ inline float e4m3(uint8_t bits) {
   return bits & 0x80 ? -magnitude : magnitude;
 }
 
-// How the scales of a checkpoint lie, as its config says it.
+// The layout of a checkpoint's scales, and how its config states it.
 struct Layout {
   const char* name;
   const char* quantization;  // in config.json
@@ -59,7 +59,7 @@ inline constexpr Layout kBlockLayout{
     R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})",
     128, 128, "_scale_inv"};
 
-// Blocks of 128 end within matrices, and slices of two and four ranks within blocks.
+// Blocks of 128 end within matrices, and slices of two and four ranks end within blocks.
 inline ModelConfig float8_config(const char* family) {
   auto config = tiny_model_config(family);
   config.hidden_size = 160;
@@ -68,7 +68,7 @@ inline ModelConfig float8_config(const char* family) {
   return config;
 }
 
-// As float8_config, experts included.
+// As float8_config, with experts.
 inline ModelConfig float8_mixture_config(const char* family) {
   auto config = float8_config(family);
   config.experts.ffn_size = family == std::string("MixtralForCausalLM") ? config.ffn_size : 160;
@@ -78,7 +78,7 @@ inline ModelConfig float8_mixture_config(const char* family) {
 
 struct Float8Checkpoint {
   RawTensors tensors;
-  // Of every matrix that is float8: its elements times their scales, in float32.
+  // For every float8 matrix: its elements times their scales, in float32.
   std::map<std::string, std::vector<float>> values;
 };
 
@@ -104,7 +104,7 @@ inline Float8Checkpoint float8_checkpoint(const ModelConfig& config, const Layou
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t col = 0; col < cols; ++col) {
         auto bits = static_cast<uint8_t>(random_bits(++seed, 0));
-        if ((bits & 0x7f) == 0x7f) bits = 0;  // no number
+        if ((bits & 0x7f) == 0x7f) bits = 0;  // NaN
         bytes.push_back(static_cast<char>(bits));
         const auto block = row / block_rows * grid_cols + col / block_cols;
         values.push_back(e4m3(bits) * scales[static_cast<size_t>(block)]);

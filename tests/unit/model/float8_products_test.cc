@@ -303,8 +303,8 @@ TEST_P(QuantizedLayer, IsTheReferencesAndNearTheLayerOfWideProducts) {
     const auto actual = Layer(directory_.path(), *cpu_, quantized).run(rows);
     // A few numbers of thousands lie on the border of two codes, and go to the other.
     EXPECT_LT(relative_error(actual, expected), 2e-3);
-    // A code is off by up to 1/16, evenly spread: 1/28 in the mean square. Both factors of each of
-    // three products in a row.
+    // A code is off by up to 1/16, evenly spread: 1/28 in root mean square. Both factors of each
+    // of three products in a row are codes.
     const auto wide = Layer(directory_.path(), *cpu_, DType::kFloat32).run(rows);
     EXPECT_LT(relative_error(actual, wide), 0.1);
     EXPECT_GT(relative_error(actual, wide), 0.005);

@@ -1,4 +1,4 @@
-// Weights of 8-bit floats: their elements, the layouts of their scales, what is refused.
+// Weights in 8-bit floats: their elements, the layouts of their scales, and what is refused.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -140,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(Model, Float8Weights,
                                          Combination{kBlockLayout, "Qwen3ForCausalLM", kBF16, 8,
                                                      0}));
 
-// In the compute type: experts one below the other, each its gate, its up; of down a rank has columns.
+// In the compute type. Experts lie one below the other, each as its gate and then its up; of down,
+// a rank has columns.
 TEST(Float8Weights, ExpertsAreElementsTimesScalesBitByBit) {
   const auto config = test::float8_mixture_config("Qwen3MoeForCausalLM");
   const auto made = float8_checkpoint(config, kBlockLayout);
@@ -198,7 +199,7 @@ TEST(Float8Weights, AnEmbeddingOf8BitsAlsoServesAsTiedHead) {
   }
 }
 
-// Loads a checkpoint of row scales that `change` made another of.
+// Loads a checkpoint of row scales after `change` has changed it.
 template <typename Change>
 Error refusal(Change&& change, const Layout& layout = kRowLayout) {
   auto config = float8_config(kLlama);
@@ -321,7 +322,7 @@ TEST(Float8Weights, FingerprintsCoverElementsScalesAndTheSizeOfBlocks) {
   EXPECT_NE(of(blocks, made.tensors), of_128);
 }
 
-// What config.json says of quantisation.
+// What config.json says about quantisation.
 
 Result<ModelConfig> config_with(const std::string& quantization,
                                 const std::string& field = "quantization_config",

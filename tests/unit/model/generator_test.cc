@@ -14,7 +14,7 @@ namespace {
 
 class GeneratorTest : public ::testing::Test {
  protected:
-  // Five tokens after one, with nothing in the cache before it.
+  // Five tokens after a first one, with nothing in the cache before it.
   Result<std::vector<int32_t>> generate(const std::function<Deadline()>& next_deadline,
                                         bool ignore_eos = false) {
     const test::TempDirectory model;

@@ -1,5 +1,6 @@
-// Norms over the heads of all tensor-parallel ranks (ModelConfig::joint_qk_norm): what the ranks project is, heads side
-// by side, what one rank projects. tests/models/architectures has what Transformers makes of the same model.
+// Norms over the heads of all tensor-parallel ranks (ModelConfig::joint_qk_norm): what the ranks
+// project, with their heads side by side, is what one rank projects. tests/models/architectures has
+// Transformers' results for the same model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ struct Projected {
   std::vector<float> squares;  // that the rank would sum over all
 };
 
-// One rank of some, all of which a test has run one after the other.
+// One of several ranks; a test runs all of them one after another.
 class Rank {
  public:
   Rank(kernels::Device& device, TensorParallel tp) {
@@ -37,7 +38,7 @@ class Rank {
   const ModelConfig& config() const { return weights_->config; }
   const ShardShape& shard() const { return weights_->shard; }
 
-  // `sums`: what the ranks' squares sum to; empty: not known yet.
+  // `sums`: the sums of the ranks' squares; empty if they are not known yet.
   Projected project(const std::vector<float>& sums = {}) {
     const auto hidden = test::random_normals(5, kRows * config().hidden_size);
     const std::vector<int32_t> positions = {0, 1, 17, 300, 2000};
@@ -65,7 +66,8 @@ class Rank {
   std::unique_ptr<LayerForward> forward_;
 };
 
-// The same number of heads, over a row of which a norm is; products of other heights round otherwise.
+// Each row is normalised over the same number of heads. Products with different numbers of rows
+// round differently.
 void expect_near(const float* part, const float* whole, int64_t count) {
   for (int64_t i = 0; i < count; ++i) ASSERT_NEAR(part[i], whole[i], 2e-5) << "element " << i;
 }
@@ -102,7 +104,7 @@ TEST_P(JointNormTest, IsOverTheHeadsOfAllRanks) {
   }
 }
 
-// With four ranks, two have each of the two kv heads.
+// With four ranks, each of the two kv heads is on two of them.
 INSTANTIATE_TEST_SUITE_P(Ranks, JointNormTest, ::testing::Values(2, 4));
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A checkpoint of two layers that has these scalars besides, by their names behind
+// A checkpoint of two layers that also has these scalars, by their names after
 // model.layers.N.self_attn.
 class LoadKvScalesTest : public testing::Test {
  protected:
@@ -64,7 +64,8 @@ TEST_F(LoadKvScalesTest, ANumberThatIsNoScaleIsRefusedByItsTensor) {
   }
 }
 
-// As compressed-tensors stores them, strategy attn_head, or flat; a layer's own is all its heads'.
+// As compressed-tensors stores them with strategy attn_head, or flat. A layer's own scale applies
+// to all of its heads.
 TEST_F(LoadKvScalesTest, AScaleForEachHeadIsThatHeads) {
   const KvScales expected({{.k = 1, .v = 0.5F},
                            {.k = 2, .v = 0.5F},

@@ -1,5 +1,5 @@
-// A device that holds memory and computes nothing: what loading weights needs of one. `num_threads`
-// 0 makes it one that cannot read the host's memory, as a GPU.
+// A device that holds memory and computes nothing, which is all that loading weights needs. With
+// `num_threads` 0 it cannot read the host's memory, like a GPU.
 #pragma once
 
 #include <cstdlib>

@@ -14,7 +14,7 @@ namespace {
 constexpr int32_t kHeads = 3, kHeadDim = 4, kParts = 3;
 constexpr int64_t kPartSize = kHeads * (kHeadDim + 1);
 
-// Three parts, of which the second saw no key.
+// Three parts, of which the second saw no keys.
 std::vector<float> random_parts() {
   auto parts = test::random_normals(1, kParts * kPartSize);
   for (int32_t head = 0; head < kHeads; ++head) {
@@ -23,7 +23,7 @@ std::vector<float> random_parts() {
   return parts;
 }
 
-// Each part's share of the softmax, with a sink's logit among its own, in double.
+// Each part's share of the softmax in double, with a sink's logit among its own.
 double expected(const std::vector<float>& parts, int32_t head, int32_t dim, double sink_mass) {
   double sum = sink_mass, weighted = 0;
   for (int64_t p = 0; p < kParts; ++p) {

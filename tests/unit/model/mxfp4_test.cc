@@ -35,7 +35,7 @@ double element(const std::vector<std::byte>& blocks, const std::vector<std::byte
   return std::ldexp(e2m1(i % 2 == 0 ? byte & 15 : byte >> 4), scale - 127);
 }
 
-// All bytes under scales from the smallest to the largest that is read: among them numbers that are
+// All bytes under scales from the smallest to the largest that is accepted. Some of the numbers are
 // subnormal in bfloat16 and float32.
 TEST(Mxfp4, IsExactInBfloat16AndFloat32) {
   std::vector<std::byte> blocks, scales;

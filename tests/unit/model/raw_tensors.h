@@ -1,4 +1,5 @@
-// Safetensors files of tensors of any type, for tests of types that CheckpointTensors has not.
+// Safetensors files with tensors of any type, for tests of types that CheckpointTensors does not
+// have.
 #pragma once
 
 #include <boost/json/array.hpp>
@@ -14,7 +15,7 @@
 namespace millrace::test {
 
 struct RawTensor {
-  std::string dtype;  // as the header says it
+  std::string dtype;  // as the header states it
   std::vector<int64_t> shape;
   std::string bytes;
 };

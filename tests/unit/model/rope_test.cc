@@ -37,7 +37,7 @@ TEST(RopeInvFreq, ScalesAsLlama31Does) {
       {63, 3.068925988914511e-07},
   };
   for (const auto& [index, value] : expected) {
-    // One rounding to float, and what the two pow() differ by.
+    // One rounding to float, and the difference between the two pow().
     EXPECT_NEAR(frequencies[index], value, value * 1e-7) << "index " << index;
   }
 }
@@ -68,7 +68,7 @@ TEST(RopeInvFreq, ScalesAsYarnDoes) {
                                               {63, 3.102344408034696e-07}});
 }
 
-// The same of gpt-oss, whose borders are fractions of a dimension.
+// The same for gpt-oss, whose borders are fractions of a dimension.
 TEST(RopeInvFreq, ScalesAsYarnDoesWithoutWholeBorders) {
   ModelConfig config;
   config.head_dim = 128;

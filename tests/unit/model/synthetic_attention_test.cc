@@ -1,5 +1,5 @@
-// That heads of a synthetic model attend as trained ones do: what vertical-slash finds from the
-// last rows holds for rows in the middle, in a small part of the keys.
+// Heads of a synthetic model attend as trained ones do: what vertical-slash finds from the last
+// rows also holds for rows in the middle, in a small part of the keys.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -34,7 +34,7 @@ class SyntheticAttention : public testing::Test {
   int32_t num_heads() const { return weights_->config.num_query_heads; }
   int64_t dim() const { return weights_->config.head_dim; }
 
-  // exp(score) of the keys a row may see, over their sum.
+  // exp(score) of the keys that a row may see, divided by their sum.
   std::vector<double> softmax(int32_t head, int64_t row) const {
     const float* q = q_.data() + (row * num_heads() + head) * dim();
     const float* k = k_.data() + head / weights_->config.group_size() * kTokens * dim();

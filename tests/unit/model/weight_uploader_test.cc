@@ -22,7 +22,7 @@ Tensor tensor_of(const std::vector<float>& values) {
       .dtype = DType::kFloat32, .shape = {kRows, kCols}, .bytes = std::as_bytes(std::span(values))};
 }
 
-// As a device whose memory the host reads, and as a GPU.
+// As a device whose memory the host can read, and as a GPU.
 constexpr int kDevices[] = {1, 0};
 
 TEST(WeightUploader, ConvertsTheSameBitsOnAnyNumberOfThreads) {
@@ -49,7 +49,7 @@ TEST(WeightUploader, ConvertsTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// gpt-oss's experts: gate and up by turns, in the columns of a matrix [in, out].
+// gpt-oss's experts: gate and up alternate in the columns of a matrix [in, out].
 TEST(WeightUploader, TakesEverySecondColumnAsRows) {
   const auto values = test::random_normals(1, kRows * kCols);
   const int64_t first = 3, count = 17;
@@ -97,7 +97,8 @@ TEST(WeightUploader, TakesEverySecondRow) {
   }
 }
 
-// gpt-oss's experts in 4 bits: a rank's columns of every second row, in 16 bits wherever the memory is.
+// gpt-oss's experts in 4 bits: a rank's columns of every second row, in 16 bits wherever the memory
+// is.
 TEST(WeightUploader, MultipliesMxfp4Out) {
   constexpr int64_t kBlocks = kCols / kMxfp4Block;
   std::vector<std::byte> elements(kRows * kBlocks * kMxfp4BlockBytes), scales(kRows * kBlocks);

@@ -45,7 +45,7 @@ float element(const kernels::ConstMatrix& matrix, int64_t row, int64_t col) {
   return 0;
 }
 
-// A full tensor being put together again from the parts that ranks hold.
+// Reassembles a full tensor from the parts that ranks hold.
 class Assembly {
  public:
   explicit Assembly(const CheckpointTensor& expected)
@@ -64,7 +64,7 @@ class Assembly {
       }
     }
   }
-  // NaN marks what no rank holds and equals nothing.
+  // NaN marks elements that no rank holds, and equals nothing.
   void expect_whole(const std::string& name) const {
     EXPECT_EQ(values_, expected_->values) << name;
   }
@@ -79,8 +79,8 @@ kernels::ConstMatrix column(const float* values, int64_t count) {
   return kernels::dense_matrix(static_cast<const void*>(values), DType::kFloat32, count, 1);
 }
 
-// Experts from `part` and of their shard back into the tensors of `layer`: `names` of gate, up and
-// down, with "{}" for the expert's number.
+// Puts the experts in `part` back into the tensors of `layer`. `names`: those of gate, up and down,
+// with "{}" for the expert's number.
 void put_experts(const ExpertWeights& part, int64_t ffn, int32_t rank,
                  const std::array<std::string, 3>& names,
                  const std::function<Assembly&(const std::string&)>& of) {
@@ -364,7 +364,7 @@ TEST(ModelWeights, RefusesExpertsOnADeviceThatDoesNotComputeThem) {
   EXPECT_THAT(loaded.error().message, AllOf(HasSubstr("4 experts"), HasSubstr("memory")));
 }
 
-// Before they are read: with the file, the field and what the rank would have.
+// Refused before they are read, with the file, the field and what the rank would have.
 TEST(ModelWeights, RefusesPartsOfExpertsThatTheDeviceDoesNotMultiply) {
   auto config = test::tiny_model_config("Qwen2MoeForCausalLM");
   const auto refusal = [&](Arithmetic arithmetic, int32_t size) {
@@ -394,7 +394,7 @@ TEST(ModelWeights, RefusesPartsOfExpertsThatTheDeviceDoesNotMultiply) {
               HasSubstr("/config.json: shared_expert_intermediate_size = 40, 20 on"));
 }
 
-// Of all ranks one adds it to the sum.
+// Only one of the ranks adds it to the sum.
 TEST(ModelWeights, TheFirstRankHasTheOutputBias) {
   const auto config = test::tiny_model_config();
   auto tensors = test::random_tensors(config, 5);
@@ -416,7 +416,7 @@ TEST(ModelWeights, TheFirstRankHasTheOutputBias) {
   }
 }
 
-// Of zeros it is none.
+// A bias of zeros counts as none.
 TEST(ModelWeights, RefusesAnOutputBiasThatTheDeviceDoesNotAddToProductsOf8Bits) {
   const auto config = test::tiny_model_config();
   for (const float value : {0.0f, 0.5f}) {

@@ -5,7 +5,7 @@
 namespace millrace::model {
 namespace {
 
-// Llama 3 8B's: 6,979,321,856 weights in the products of its layers.
+// Llama 3 8B: 6,979,321,856 weights in the products of its layers.
 ModelConfig llama() {
   ModelConfig config;
   config.num_layers = 32;

@@ -72,7 +72,7 @@ TEST(PlanForLength, PatternsThatNeedNoBudgetKeepTheirs) {
 }
 
 TEST(PlanForLength, FollowsTheDevice) {
-  // Half of the pairs, a prompt so short that a GPU spends as long on launches.
+  // Half of the pairs, in a prompt so short that a GPU spends as much time on launches.
   EXPECT_TRUE(is_cheaper_dense(block_sparse(9), 2048, kGpu));
   EXPECT_FALSE(is_cheaper_dense(block_sparse(9), 2048, kCpu));
   EXPECT_TRUE(is_cheaper_dense(block_sparse(24), 2048, kCpu)) << "that is nine tenths of them";

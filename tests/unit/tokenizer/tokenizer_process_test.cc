@@ -1,4 +1,4 @@
-// Processes and their queue, with a tokenizer that does what the text says: dies, hangs, lies.
+// Processes and their queue, with a tokenizer that does what the text says: it dies, hangs or lies.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 namespace millrace::tokenizer {
 namespace {
 
-// The ids of a text are its bytes. `greeting` in its folder has the first frame's header.
+// The ids of a text are its bytes. `greeting` in its folder has the header of the first frame.
 constexpr std::string_view kProgram = R"(#!/usr/bin/env python3
 import array, json, os, resource, signal, socket, struct, sys
 directory = sys.argv[2]
@@ -67,7 +67,7 @@ class TokenizerProcesses : public ::testing::Test {
     return promise->get_future();
   }
 
-  // As ids, or the code of the error.
+  // The ids, or the error's code.
   static std::variant<std::vector<int32_t>, Errc> outcome(std::future<Result<Frame>> reply) {
     if (reply.wait_for(2 * kPatience) != std::future_status::ready) return Errc::kInternal;
     const auto frame = reply.get();
@@ -207,7 +207,7 @@ TEST_F(TokenizerProcesses, HaveNoDescriptorsOfTheirOwners) {
   const auto ids = std::get<0>(ask("descriptors"));
   std::string names;
   for (const int32_t byte : ids) names += static_cast<char>(byte);
-  // Standard ones, the program, and the folder that is listed.
+  // The standard ones, the program, and the folder that is being listed.
   EXPECT_EQ(names, R"(["0", "1", "2", "3", "4"])");
 }
 

@@ -1,4 +1,4 @@
-// The simulator against queueing theory, and the orders of the queue against each other.
+// The simulator compared with queueing theory, and the orders of the queue with each other.
 #include "bench/fleet/simulation.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using coordinator::QueueOrder;
 
-// A second for a thousand tokens, in proportion.
+// A second for every thousand tokens.
 const std::map<std::string, GroupTimes> kTimes = {
     {"plain", {.num_gpus = 1, .overhead_s = 0, .tokens = {1000, 2000}, .seconds = {1, 2}}},
     {"ahead",
@@ -29,7 +29,8 @@ const std::map<std::string, GroupTimes> kTimes = {
       .overhead_s = 0,
       .tokens = {1000, 2000},
       .seconds = {1, 2}}},
-    // Of which each rank alone takes a tenth longer than both together: they are hardly of use to each other.
+    // Each of its ranks alone takes only a tenth longer than both together: they hardly help each
+    // other.
     {"pair",
      {.num_gpus = 2,
       .overhead_s = 0,
@@ -58,9 +59,9 @@ double mean_wait(const std::vector<Outcome>& outcomes) {
   return sum / static_cast<double>(outcomes.size());
 }
 
-// Pollaczek and Khinchine: one server, a fixed service D, load r: a wait of r D / (2 (1 - r)) before
-// it. At r = .5 the mean of 40,000 waits, which are correlated over some 4 of them, has a standard
-// error of about 1.5 % of the wait of .5.
+// Pollaczek and Khinchine: with one server, a fixed service time D and load r, the wait before
+// service is r D / (2 (1 - r)). At r = .5 the mean of 40,000 waits, which are correlated over some
+// 4 of them, has a standard error of about 1.5 % of the wait of .5.
 TEST(Simulation, WaitsAsQueueingTheorySays) {
   Trace trace = draw_trace({.num_requests = 40'000, .requests_per_s = 0.5, .seed = 7});
   for (Arrival& arrival : trace) arrival.num_tokens = 1000;
@@ -95,7 +96,7 @@ TEST(Simulation, AFullPoolHoldsPromptsBackUntilClientsHavePulled) {
   const auto outcomes = play(options, {{.num_tokens = 1000}, {.num_tokens = 1000}});
   EXPECT_FALSE(outcomes[0].failure);
   EXPECT_NEAR(outcomes[0].waited_s(), 1, 1e-6);
-  // Nobody else has room, and the client is told so.
+  // No other group has room, and the client is told so.
   EXPECT_EQ(outcomes[1].failure, Errc::kExhausted);
 }
 
@@ -118,7 +119,8 @@ TEST(Simulation, TheFairOrderHelpsShortPromptsAndHardlyHurtsLongOnes) {
   EXPECT_EQ(fair[4].num_failed, 0);
 }
 
-// The long prompt ends later by what the short ones took, which wait for the end of a layer at most.
+// The long prompt ends later by the time of the short ones, which wait for the end of a layer at
+// most.
 TEST(Simulation, ShortPromptsRunBetweenTheLayersOfALongOne) {
   FleetOptions options = fleet(1, QueueOrder::kFair);
   options.groups[0].max_preempting_tokens = 2000;
@@ -132,7 +134,8 @@ TEST(Simulation, ShortPromptsRunBetweenTheLayersOfALongOne) {
   for (const size_t i : {2, 3, 4}) EXPECT_LE(outcomes[i].waited_s(), 10 + 3);
 }
 
-// A layer of the long one takes 10 s. It begins at 2, so that the layer at 100.5 ends at 102, and the one behind it at 112.
+// A layer of the long prompt takes 10 s. It begins at 2, so that the layer running at 100.5 ends at
+// 102, and the next one at 112.
 TEST(Simulation, WhatTheHostIsAheadAndAPreemptionCostsIsTakenIntoAccount) {
   FleetOptions options = fleet(1, QueueOrder::kFair);
   options.groups[0].max_preempting_tokens = 2000;
@@ -168,7 +171,7 @@ TEST(Simulation, ShortPromptsThatWaitRunSideBySide) {
   EXPECT_NEAR(last_answer(999), 9, 1e-6);
 }
 
-// At 1.4 prompts a second a group that takes one at a time cannot keep up.
+// At 1.4 prompts a second, a group that takes one prompt at a time cannot keep up.
 TEST(Simulation, AGroupBearsALoadSideBySideThatItDoesNotBearOtherwise) {
   Trace trace = draw_trace({.num_requests = 4'000, .requests_per_s = 1.4, .seed = 3});
   for (Arrival& arrival : trace) arrival.num_tokens = 1000;
@@ -205,7 +208,7 @@ TEST(Simulation, AnOwnerWhoSendsTenTimesAsMuchDoesNotSlowOthersDown) {
   EXPECT_LE(worst_of_few(QueueOrder::kFair), 2 + 1e-6);  // one of the other's, and its own
 }
 
-// One group of four GPUs, which take a third of the time, and four of one.
+// One group of four GPUs that takes a third of the time, and four groups of one GPU.
 TEST(Simulation, GroupsOfSeveralKindsAreChosenByWhatTheyTake) {
   const std::map<std::string, GroupTimes> times = {
       {"one", {.num_gpus = 1, .tokens = {1000, 2000}, .seconds = {0.1, 0.2}}},
@@ -226,9 +229,9 @@ TEST(Simulation, GroupsOfSeveralKindsAreChosenByWhatTheyTake) {
   EXPECT_EQ(by_end[4].num_failed, 0);
 }
 
-// A group at 90 % load, of which a tenth is urgent. Cobham's two classes, one server, a fixed service D of 1 s:
-// what runs has .9 D / 2 left, and the urgent wait for that / (1 - .09). Where all take as long, what some
-// gain others lose: the sum is that of one class.
+// A group at 90 % load, a tenth of it urgent. Cobham's two classes with one server and a fixed
+// service time D of 1 s: what runs has .9 D / 2 left on average, and urgent prompts wait for that /
+// (1 - .09). As all take equally long, what some gain others lose: the sum is that of one class.
 TEST(Simulation, PromptsOfALowerPriorityWaitAsQueueingTheorySays) {
   Trace trace = draw_trace({.num_requests = 20'000, .requests_per_s = 0.9, .seed = 5});
   for (Arrival& arrival : trace) arrival.num_tokens = 1000;
@@ -276,7 +279,7 @@ TEST(FleetLimits, TheFirstIsTheOneOfTheLeastLoad) {
   EXPECT_FALSE(limits.load_of(Limit::kQueue));
 }
 
-// A pool of two prompts whose clients pull slowly; then a queue of one place.
+// First a pool for two prompts with clients that pull slowly, then a queue with one place.
 TEST(FleetLimits, ASmallPoolAndAShortQueueAreFound) {
   Trace trace;
   for (int i = 0; i < 50; ++i) trace.push_back({.at_s = 1.5 * i, .num_tokens = 1000});
@@ -301,8 +304,8 @@ TEST(Simulation, ARunIsTheSameAgain) {
   EXPECT_EQ(waits(), waits());
 }
 
-// Two groups, two conversations whose turns come one after the other, the next when the last one has
-// long ended: each turn is computed behind the one before, if it comes to the same group.
+// Two groups and two conversations whose turns come one after another, each long after the last one
+// has ended. A turn is computed behind the one before if it comes to the same group.
 TEST(Simulation, TurnsBehindTheOneBeforeTakeWhatIsNew) {
   FleetOptions options = fleet(2, QueueOrder::kFair);
   for (auto& group : options.groups) {
@@ -319,7 +322,7 @@ TEST(Simulation, TurnsBehindTheOneBeforeTakeWhatIsNew) {
       trace.push_back(arrival);
     }
   }
-  // All of a turn but its last 1,024 tokens.
+  // All of a turn but its last 1,024 tokens was seen before.
   EXPECT_NEAR(share_seen_before(trace), 2.0 * (5 * 5120 + 10 * 1024) / (2 * (6 * 5120 + 15 * 1024)),
               1e-9);
   const auto outcomes = play(options, trace);

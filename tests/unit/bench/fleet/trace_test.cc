@@ -52,7 +52,7 @@ TEST_F(TraceTest, NonsenseIsRefusedByLine) {
   EXPECT_EQ(read_trace("/no/such/file").error().code, Errc::kIo);
 }
 
-// The share that is shorter is a mean of 100,000 draws: a standard error of at most .0016.
+// The share of shorter prompts is a mean of 100,000 draws, with a standard error of at most .0016.
 TEST(DrawTrace, LengthsAreAsPublished) {
   const Trace trace = draw_trace({.num_requests = 100'000, .requests_per_s = 4, .seed = 3});
   const auto share_under = [&trace](int64_t tokens) {

@@ -149,7 +149,7 @@ TEST_F(KnownPrefixesTest, AGapIsAskedAboutOnceAndAWholeMessageClosesIt) {
   EXPECT_EQ(known_.tokens_of(request(5000)), 512);
   EXPECT_FALSE(known_.missed(said(4, {100, 101}, {}, /*whole=*/true)));
   EXPECT_EQ(known_.tokens_of(request(5000)), 2 * 512);
-  // On its way when the whole was written.
+  // This message was on its way when the whole one was written.
   EXPECT_FALSE(known_.missed(said(4, {}, {100})));
   EXPECT_EQ(known_.tokens_of(request(5000)), 2 * 512);
   EXPECT_TRUE(known_.missed(said(6, {})));
@@ -175,8 +175,8 @@ TEST_F(KnownPrefixesTest, WhatAGroupSaysTakesBoundedMemory) {
   EXPECT_EQ(known_.num_keys(), 65'536);
 }
 
-// Against sets of whole beginnings, searched one after the other, over random changes as a cache makes
-// them: the deepest of a prompt goes first.
+// Compares with sets of whole beginnings, searched one after another, over random changes like a
+// cache's: the deepest beginning of a prompt goes first.
 TEST_F(KnownPrefixesTest, AgreesWithALinearSearchOverRandomChanges) {
   std::mt19937 random(1);
   std::set<uint64_t> held;

@@ -9,7 +9,7 @@ namespace {
 ParsedCompletionBody parse(std::string_view text, PrefillBodyLimits limits = {}) {
   return parse_completion(text, limits);
 }
-// A body with more than what is required.
+// A body with more than the required fields.
 ParsedCompletionBody with(const std::string& more) {
   return parse(R"({"model":"m","prompt":[1],)" + more + "}");
 }
@@ -42,7 +42,7 @@ TEST(CompletionBody, IsAPrefillWithOptionsOfItsOwn) {
 }
 
 TEST(CompletionBody, TakesWhatRoutersSend) {
-  // vLLM's proxies and llm-d's sidecar, with the fields of a client that they pass on.
+  // As vLLM's proxies and llm-d's sidecar send it, with a client's fields that they pass on.
   const auto parsed = parse(R"({"model":"m","prompt":[1,2],"temperature":0.7,"top_p":0.9,"seed":3,
       "stop":["\n","END"],"user":"u","logit_bias":{"7":-100},"min_tokens":0,"ignore_eos":true,
       "response_format":{"type":"json_schema","json_schema":{"model":5,"prompt":["x",{"n":2}]}},
@@ -225,7 +225,7 @@ TEST(CompletionBody, StopsAtTheTokenLimitWithoutReadingOn) {
   EXPECT_EQ(ApiError(std::get<Refusal>(parsed)).http_status(), 413);
 }
 
-// Of Python: hashlib.sha256(struct.pack("<3i", 1, 2, 3)), and of 0 and 2147483647.
+// Computed in Python: hashlib.sha256(struct.pack("<3i", 1, 2, 3)), and for 0 and 2147483647.
 TEST(PromptDigest, IsOfLittleEndianInt32) {
   EXPECT_EQ(prompt_digest({1, 2, 3}),
             "4636993d3e1da4e9d6b8f87b79e8f7c6d018580d52661950eabc3845c5897a4d");

@@ -66,7 +66,7 @@ TEST(CompletionJson, ATokenizersWordsTakeThePlaceOfIds) {
   const CompletionOptions options{.logprobs = 3};
   EXPECT_EQ(listed_tokens(done(), options), (std::vector<int32_t>{13, 13, 14, 15}));
   EXPECT_EQ(listed_tokens(done(), {}), std::vector<int32_t>());
-  // Of two tokens of one name the likelier is listed.
+  // If two tokens have the same text, the likelier one is listed.
   const CompletionWords words{.text = "a", .tokens = {"a", "a", "bytes:\\xe2", "a"}};
   const std::string answer = completion_text(done(), options, words, "abc", 1700000000);
   EXPECT_NE(answer.find(R"("text":"a",)"), std::string::npos) << answer;

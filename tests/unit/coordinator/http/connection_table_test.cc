@@ -62,9 +62,9 @@ TEST(ConnectionTable, TheAdminPortHasPlacesOfItsOwn) {
 TEST(BodyPace, APieceTheWholeAndTheRateEachHaveADeadline) {
   const BodyPace pace{.piece = seconds(20), .whole = seconds(100), .min_bytes_per_s = 10};
   const TimePoint began{};
-  // Nothing has come: the first piece is due.
+  // Nothing has come, so the first piece is due.
   EXPECT_EQ(pace.next_due(began, began, 0), began + seconds(20));
-  // 300 bytes pay for 30 s beside the first 20.
+  // 300 bytes pay for 30 s, in addition to the first 20.
   EXPECT_EQ(pace.next_due(began, began + seconds(19), 300), began + seconds(19 + 20));
   EXPECT_EQ(pace.next_due(began, began + seconds(45), 300), began + seconds(50));
   EXPECT_EQ(pace.next_due(began, began + seconds(95), 1 << 30), began + seconds(100));

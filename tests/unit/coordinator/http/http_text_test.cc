@@ -1,4 +1,4 @@
-// What stands in the header of a request: media types and queries.
+// Values in the header of a request: media types and queries.
 #include <gtest/gtest.h>
 
 #include "coordinator/api/api_error.h"

@@ -97,7 +97,7 @@ TEST_F(RequestGateTest, WithoutTokensEverybodyIsAnAdmin) {
 
 TEST_F(RequestGateTest, EachRequestIsItsOwnCallers) {
   tokens_ = TokenTable(*parse_token_file(
-      // Of "alpha" and "beta".
+      // The hashes of "alpha" and "beta".
       "a 8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8 prefill\n"
       "b f44e64e75f3948e9f73f8dfa94721c4ce8cbb4f265c4790c702b2d41cfbf2753 read\n"));
   RequestGate tested = gate();

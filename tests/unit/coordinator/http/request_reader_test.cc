@@ -15,7 +15,7 @@ constexpr uint32_t kMaxHeaderBytes = 256;
 constexpr std::string_view kChunked =
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-// What became of a request.
+// How reading a request ended.
 struct Outcome {
   int status = 0;         // of the refusal; 0: it was taken
   size_t read_bytes = 0;  // until then
@@ -63,7 +63,8 @@ TEST(RequestReader, LimitsTheHeaderHoweverItIsCut) {
 }
 
 TEST(RequestReader, LimitsAHeaderThatComesLineByLine) {
-  // Pieces of a line each, and the first byte of the next one, which says that the line has ended.
+  // Pieces of one line each, with the first byte of the next line, which shows that the line has
+  // ended.
   constexpr size_t kLineBytes = 17;
   std::string text = "GET / HTTP/1.1\r\n";
   ASSERT_EQ(text.size() + 1, kLineBytes);
@@ -75,7 +76,7 @@ TEST(RequestReader, LimitsAHeaderThatComesLineByLine) {
   }
 }
 
-// One chunk of a byte whose line has an extension, then the last one.
+// One chunk of a byte, whose line has an extension, and then the last chunk.
 std::string chunk_with_excess(size_t num_bytes) {
   constexpr size_t kNeededBytes = 16 + 4;  // a size of 64 bits, two line ends
   std::string line = "1;";

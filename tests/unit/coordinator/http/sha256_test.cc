@@ -9,7 +9,7 @@ std::string hash(std::string_view text) {
   return sha256_hex(std::as_bytes(std::span(text)));
 }
 
-// FIPS 180-2, appendix B; the empty one is of the NIST's test vectors.
+// FIPS 180-2, appendix B; the hash of the empty text is from NIST's test vectors.
 TEST(Sha256, GivesThePublishedHashes) {
   EXPECT_EQ(hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

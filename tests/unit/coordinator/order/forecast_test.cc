@@ -40,7 +40,8 @@ TEST_F(ForecastTest, KindsOfGroupsAndPlansAreToldApart) {
   EXPECT_NEAR(s(forecast_.expect(one_, request(100))), 8, 1e-3);
   EXPECT_NEAR(s(forecast_.expect(four_, request(100))), 2, 1e-3);
   EXPECT_NEAR(s(forecast_.expect(four_, request(100, "dense"))), 5, 1e-3);
-  // A plan that was never seen takes what all of that kind took: the geometric mean.
+  // A plan that was never seen takes what all prompts on that kind of group took: the geometric
+  // mean.
   EXPECT_NEAR(s(forecast_.expect(four_, request(100, "a-shape:1,2"))), std::sqrt(10), 1e-3);
 }
 
@@ -86,7 +87,7 @@ TEST_F(ForecastTest, InALaneReadingAPrefixIsLearntApart) {
     forecast_.finished(lanes, request(900), seconds(1));
     forecast_.finished_in_lane(lanes, request(900), seconds(3));
   }
-  // Three times the rows, and nothing is known of reading.
+  // Three times the rows, and no time of reading is known.
   const double alone_s = s(forecast_.expect(lanes, asked));
   EXPECT_NEAR(s(forecast_.expect_in_lane(lanes, asked)), 3 * alone_s, 1e-3);
   // On all ranks reading has taken a second: until a lane has read, so it does there.
@@ -135,7 +136,7 @@ TEST_F(ForecastTest, TheLeastBehindAPrefixIsOfTheRows) {
   EXPECT_NEAR(s(*forecast_.least(one_, request(300), 44)), 1, 1e-2);
 }
 
-// 8 s for 1,024 tokens, 2 s for 512: squares.
+// 8 s for 1,024 tokens, 2 s for 512: quadratic.
 TEST_F(ForecastTest, RowsBehindAPrefixTakeWhatTheyTakeInTheWhole) {
   Group group = this->group(1, 10'000);
   forecast_.finished(group, request(512), seconds(2));
@@ -150,13 +151,13 @@ TEST_F(ForecastTest, RowsBehindAPrefixTakeWhatTheyTakeInTheWhole) {
   ASSERT_FALSE(group.prefixes.missed(said));
   EXPECT_NEAR(s(forecast_.expect(group, asked)), 6, 1e-2);
   EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
-  // Reading it took another 3 s: as it will the next time.
+  // Reading it took another 3 s, and will again.
   forecast_.finished(group, asked, seconds(9), /*cached_tokens=*/512);
   EXPECT_NEAR(s(forecast_.expect(group, asked)), 9, 1e-2);
   EXPECT_NEAR(s(forecast_.expect_whole(group, asked)), 8, 1e-2);
 }
 
-// 256 tokens that waited for what the process did once, then prompts that did not.
+// First 256 tokens that waited for what the process does once, then prompts that did not wait.
 TEST_F(ForecastTest, AColdGroupsFirstPromptCountsUntilOneAsLongIsKnown) {
   Group group = this->group(1, 10'000);
   group.cold = true;
@@ -166,7 +167,7 @@ TEST_F(ForecastTest, AColdGroupsFirstPromptCountsUntilOneAsLongIsKnown) {
   forecast_.finished(group, request(100), seconds(1));
   EXPECT_NEAR(s(forecast_.expect(group, request(256))), 4, 1e-3);
   forecast_.finished(group, request(1024), seconds(4));
-  // The cold one is gone, and what is known of shorter ones is not.
+  // The cold time is forgotten; what is known of shorter prompts is not.
   EXPECT_NEAR(s(forecast_.expect(group, request(100))), 1, 1e-3);
   EXPECT_LT(s(forecast_.expect(group, request(256))), 2);
   EXPECT_NEAR(s(forecast_.expect(group, request(1024))), 4, 1e-3);
@@ -187,7 +188,7 @@ TEST_F(ForecastTest, PlansThatClientsMakeUpTakeBoundedMemory) {
     forecast_.finished(one_, request(100, fmt::format("a-shape:{},64", i)), seconds(1));
   }
   forecast_.finished(one_, request(100, "late"), seconds(100));
-  // It counts among all of its kind, and not on its own.
+  // It counts among all of its kind, but has no figure of its own.
   EXPECT_LT(s(forecast_.expect(one_, request(100, "late"))), 2);
 }
 

@@ -9,7 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A small group, 1 ms a token, and one of four ranks that takes a third of it and 30 ms.
+// A small group that takes 1 ms a token, and one of four ranks that takes a third of that plus 30
+// ms.
 class GroupByEndTest : public SchedulePartsTest {
  protected:
   GroupByEndTest() {

@@ -8,7 +8,7 @@
 namespace millrace::coordinator {
 namespace {
 
-// A group that takes ten tokens a second, and has run a prompt of 100 s for ten.
+// A group that computes ten tokens a second, and has run a prompt of 100 s for ten seconds.
 class PreemptionTest : public SchedulePartsTest {
  protected:
   PreemptionTest() {
@@ -125,7 +125,7 @@ TEST_F(PreemptionTest, APriorityDoesNotSetAnotherOwnersPromptAside) {
   }()));
 }
 
-// 1,024 tokens of which 960 are cached are 64.
+// Of these 1,024 tokens 960 are cached, so they count as 64.
 TEST_F(PreemptionTest, TokensThatAreCachedDoNotCount) {
   group_.description.set_max_prompt_tokens(10'000);
   auto cached = of(1024);

@@ -25,8 +25,8 @@ TEST(PrefillCurve, OneObservationSetsTheScaleOfAllLengths) {
   EXPECT_NEAR(seconds(curve.at(65536)), 30 * ratio, 0.1);
 }
 
-// Times of a law that is no power, a + b n + c n^2, at four lengths. A chord of it in logarithms is off by
-// up to 19 % over a factor of 16 in length.
+// Times by a law that is not a power, a + b n + c n^2, at four lengths. A chord of it in logarithms
+// is off by up to 19 % over a factor of 16 in length.
 TEST(PrefillCurve, BetweenObservedLengthsItFollowsThem) {
   const auto law = [](double n) { return 0.05 + 2e-5 * n + 6e-12 * n * n; };
   PrefillCurve curve;
@@ -60,7 +60,7 @@ TEST(PrefillCurve, ItFollowsAChangeWithinSomeTenPrefills) {
   PrefillCurve curve;
   for (int i = 0; i < 100; ++i) curve.observe(1000, of_seconds(1));
   for (int i = 0; i < 30; ++i) curve.observe(1000, of_seconds(2));
-  // What is left of the old time has a weight of .9^30 = .042 in the logarithm.
+  // The rest of the old time has a weight of .9^30 = .042 in the logarithm.
   EXPECT_NEAR(seconds(curve.at(1000)), 2 * std::pow(0.5, 0.042), 0.01);
 }
 

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Three groups that take 1,000 tokens a second.
+// Three groups that compute 1,000 tokens a second.
 class PrefixChoiceTest : public SchedulePartsTest {
  protected:
   PrefixChoiceTest() {
@@ -31,7 +31,7 @@ class PrefixChoiceTest : public SchedulePartsTest {
       forecast_.finished(*groups_of_[0], known, milliseconds(n));
     }
   }
-  // Whose prompt begins with the keys first, first + 1, ...
+  // A request whose prompt has the keys first, first + 1, ...
   static Request asked(int64_t num_tokens, uint64_t first = 100) {
     Request out;
     out.id = "asked";
@@ -82,7 +82,7 @@ TEST_F(PrefixChoiceTest, AmongIdleGroupsTheOneWithTheLongestPrefixIs) {
   EXPECT_EQ(choose(asked(5000)), groups_of_[2]);
 }
 
-// It has room for what is new, not for the whole.
+// It has room for the new tokens, but not for the whole prompt.
 TEST_F(PrefixChoiceTest, ThePrefixNeedsNoRoom) {
   caches(*groups_of_[2], 8);
   groups_of_[2]->report_room(1000);
@@ -125,7 +125,7 @@ TEST_F(PrefixChoiceTest, ARequestWaitsNoLongerThanItSaves) {
   EXPECT_NE(choose(request), nullptr);
 }
 
-// Of three groups: each second that one of them computes delays two others.
+// With three groups, each second that one of them computes delays two others.
 TEST_F(PrefixChoiceTest, WhileOthersWaitTheirTimeCountsToo) {
   caches(*groups_of_[2], 8);
   keep_busy(*groups_of_[2], 12);  // saves 4.1 s, three times
@@ -153,7 +153,7 @@ TEST_F(PrefixChoiceTest, ThoseWhoWaitForAGroupCountForThoseAfterThem) {
   std::vector<Request> requests(4, asked(5000));
   const auto all = groups_.all();
   PrefixChoice choice(all, num_waiting_, forecast_, clock_.now());
-  // It ends them after 2.9, 3.8 and 4.7 s; another group after 5.
+  // This group ends them after 2.9, 3.8 and 4.7 s; another group would after 5.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(choice.choose(requests[static_cast<size_t>(i)]), nullptr);
   EXPECT_NE(choice.choose(requests[3]), nullptr);
 }
@@ -171,8 +171,8 @@ TEST_F(PrefixChoiceTest, ABusyGroupThatTakesItBetweenLayersIsAsGoodAsIdle) {
             groups_of_[2]);
 }
 
-// Against the definition, tried on every group: it ends first there, or is equal to what choose_group_by_end()
-// says. One look, so nobody has waited.
+// Compares with the definition, tried on every group: the chosen group ends it first, or is as good
+// as the choice of choose_group_by_end(). One look only, so nobody has waited.
 TEST_F(PrefixChoiceTest, AgreesWithTryingAllGroups) {
   std::mt19937 random(2);
   int chosen = 0;
@@ -197,7 +197,7 @@ TEST_F(PrefixChoiceTest, AgreesWithTryingAllGroups) {
     Request request = asked(length);
     Group* const plain = choose_group_by_end(groups_.all(), request, forecast_, clock_.now());
     Group* best = plain;
-    // A line of 1 ms a token: so is what comes behind a prefix.
+    // A straight line of 1 ms a token, also for what follows a prefix.
     const auto end_s = [&](size_t i) {
       const int64_t found = std::min(std::min(cached[i], length / 512) * 512, length - 64);
       return busy_s[i] + 1e-3 * static_cast<double>(length - std::max<int64_t>(0, found));
@@ -208,7 +208,7 @@ TEST_F(PrefixChoiceTest, AgreesWithTryingAllGroups) {
     }
     for (size_t i = 0; i < 3; ++i) {
       const bool has_some = cached[i] > 0;
-      // Times are sums of logarithms and differences: equal ones are equal to a microsecond.
+      // Times are sums of logarithms and differences: equal ones agree to a microsecond.
       if (!has_some || end_s(i) >= least_s - 1e-6) continue;
       best = groups_of_[i];
       least_s = end_s(i);

@@ -9,7 +9,7 @@ TEST(ServiceLedger, OwnersHaveTheirTurnsByWhatTheyTook) {
   ServiceLedger ledger;
   ledger.take("a", 8);
   EXPECT_LT(ledger.turn_of("b"), ledger.turn_of("a"));
-  // Eight prompts of a second each are as much as one of eight seconds.
+  // Eight prompts of a second each count as much as one of eight seconds.
   for (int i = 0; i < 8; ++i) {
     EXPECT_LT(ledger.turn_of("b"), ledger.turn_of("a")) << i;
     ledger.take("b", 1);

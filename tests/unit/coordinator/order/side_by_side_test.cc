@@ -13,8 +13,8 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A group with four lanes. On all ranks a prompt takes a second, and a second more for each 1,000 tokens, about; in a lane
-// twice as many milliseconds as it has tokens.
+// A group with four lanes. On all ranks a prompt takes about a second plus a second for each 1,000
+// tokens; in a lane it takes twice as many milliseconds as it has tokens.
 class SideBySideTest : public SchedulePartsTest {
  protected:
   SideBySideTest() {
@@ -38,7 +38,7 @@ class SideBySideTest : public SchedulePartsTest {
     in_turn_.push_back(queued(id, num_tokens));
     return in_turn_.back();
   }
-  // Those that run with the first.
+  // The requests that run with the first one.
   std::vector<std::string> chosen() {
     std::vector<std::string> ids;
     for (const auto& request : choose_side_by_side(groups_.all(), group_, in_turn_.front(),
@@ -65,7 +65,8 @@ TEST_F(SideBySideTest, OneThatWaitsAloneHasTheWholeGroup) {
 
 TEST_F(SideBySideTest, NothingRunsSideBySideThatWouldTakeAsLongOneAfterTheOther) {
   for (const char* id : {"a", "b"}) wait(id, 1024);
-  // 2.05 s in lanes, 4.05 one after the other; with 4,096 tokens 8.2 and 10.2, with 8,000 16 and 18.
+  // 2.05 s in lanes, 4.05 s one after the other. With 4,096 tokens 8.2 and 10.2 s, with 8,000 16
+  // and 18 s.
   EXPECT_THAT(chosen(), ElementsAre("a", "b"));
   in_turn_.clear();
   wait("short", 16);
@@ -146,7 +147,7 @@ TEST_F(SideBySideTest, AnotherIdleGroupTakesWhatIsNext) {
   EXPECT_THAT(chosen(), ElementsAre("a", "b", "c"));
 }
 
-// 512 tokens of "cached", which has so many in all.
+// 512 tokens of "cached" are cached; the prompt has that many in all.
 class SideBySideCachedTest : public SideBySideTest {
  protected:
   std::shared_ptr<Request> wait_cached(int64_t num_tokens) {

@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Two groups that take 100 tokens a second: at least half of that time.
+// Two groups that compute 100 tokens a second, and take at least half of that time.
 class SoonestEndTest : public SchedulePartsTest {
  protected:
   SoonestEndTest() {
@@ -35,7 +35,7 @@ class SoonestEndTest : public SchedulePartsTest {
     request.options.set_deadline_ms(static_cast<uint64_t>(1000 * deadline_s));
     return request;
   }
-  // One whose prompt has the keys first, first + 1, ...
+  // A request whose prompt has the keys first, first + 1, ...
   Request behind(int64_t num_tokens, uint64_t first = 100) {
     Request request = of(num_tokens);
     request.options.set_cache(protocol::CACHE_BOTH);

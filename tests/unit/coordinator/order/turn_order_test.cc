@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-// A group on which ten tokens take a second.
+// A group that computes ten tokens a second.
 class TurnOrderTest : public SchedulePartsTest {
  protected:
   TurnOrderTest() {
@@ -40,7 +40,7 @@ class TurnOrderTest : public SchedulePartsTest {
     request->options.set_priority(priority);
     return request;
   }
-  // Whom a request that comes now surely has before it.
+  // The requests that surely run before one that comes now.
   std::vector<std::string> before(int64_t num_tokens, Duration longest, int32_t priority = 0,
                                   const std::string& owner = "") {
     const Group* groups[] = {&group_};
@@ -83,8 +83,8 @@ TEST_F(TurnOrderTest, AShortPromptOvertakesALongOneButNotForEver) {
   clock_.advance(milliseconds(500));
   EXPECT_THAT(order(), ElementsAre("short", "long"));  // 1.5, 1.105
   requests_.fail(requests_.table().find("short"), Refusal(Error(Errc::kCancelled, "")));
-  // Having waited three times what it takes, the long one comes before a short one that has waited
-  // twice as long as it takes.
+  // The long request has waited three times its own time. So it comes before a short one that has
+  // waited twice its own time.
   clock_.advance(seconds(300));
   queued("newer", 10);
   clock_.advance(seconds(2));
@@ -125,12 +125,12 @@ TEST_F(TurnOrderTest, APriorityDoesNotCountAgainstAnotherOwner) {
   clock_.advance(milliseconds(100));
   const auto other = queued_of("b", "b", 10);
   other->options.set_priority(1000);
-  // Of equal owners whoever has waited longer is first, priority or not.
+  // Of equal owners, the one who has waited longer is first, whatever the priority.
   EXPECT_THAT(order(), ElementsAre("a", "b"));
   urgent->queued_at = clock_.now() + milliseconds(1);
   EXPECT_THAT(order(), ElementsAre("b", "a"));
   urgent->queued_at = other->queued_at - seconds(100);
-  // Whoever has had less is first, however long the other has waited.
+  // The owner who has had less is first, however long the other has waited.
   Request had;
   had.owner = "a";
   had.model = "tiny";
@@ -149,8 +149,8 @@ TEST_F(TurnOrderTest, ARequestOfAnotherModelHasNoPartInAPriority) {
   EXPECT_THAT(order(), ElementsAre("other", "a", "b"));
 }
 
-// It falls by one a minute: after two minutes it competes with those of two less, by what both have
-// waited.
+// A priority falls by one a minute. After two minutes the request competes with those of two less,
+// by how long both have waited.
 TEST_F(TurnOrderTest, APriorityIsWaitedOff) {
   queued_at(2, "patient");
   clock_.advance(seconds(119));
@@ -162,7 +162,7 @@ TEST_F(TurnOrderTest, APriorityIsWaitedOff) {
   EXPECT_THAT(order(), ElementsAre("urgent", "patient", "new"));
 }
 
-// Against the stated bound: whatever comes, a request of priority p starts before any of priority q that
+// The stated bound: whatever comes, a request of priority p starts before any of priority q that
 // came more than (p - q) minutes after it and takes as long.
 TEST_F(TurnOrderTest, NobodyIsOvertakenByWhoCameLaterThanThePriorityIsWorth) {
   std::mt19937 random(5);
@@ -196,7 +196,8 @@ TEST_F(TurnOrderTest, BeforeARequestAreThoseThatItCannotOvertake) {
   clock_.advance(seconds(20));
   queued("short", 10);  // 1 s
   clock_.advance(seconds(1));
-  // 5 s: within 2 s it is not before the long one, which has waited a fifth of its time; within 10 s it is.
+  // It takes 5 s. Within 2 s it does not overtake the long one, which has waited a fifth of its
+  // time; within 10 s it does.
   EXPECT_THAT(before(50, seconds(1)), ElementsAre("short", "long"));
   EXPECT_THAT(before(50, seconds(10)), ElementsAre("short"));
   EXPECT_THAT(before(5, seconds(100)), ::testing::IsEmpty());

@@ -1,4 +1,4 @@
-// What /metrics shows, after every probe has been used, is what Prometheus' own lint asks for.
+// After every probe has been used, /metrics must satisfy Prometheus' own lint.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -54,7 +54,7 @@ std::string everything() {
   return probes.text();
 }
 
-// The family that a series belongs to: histograms have three suffixes.
+// The family that a series belongs to; histograms have three suffixes.
 std::string family_of(const std::string& series, const std::map<std::string, std::string>& types) {
   const std::string name = series.substr(0, series.find_first_of("{ "));
   for (const char* suffix : {"_bucket", "_sum", "_count"}) {

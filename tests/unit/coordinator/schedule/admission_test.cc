@@ -18,7 +18,7 @@ using ::testing::StartsWith;
 
 class AdmissionTest : public SchedulePartsTest {
  protected:
-  // Four prompts of such a length have taken so long.
+  // Four prompts of this length took this long.
   void learn(const Group& group, int64_t num_tokens, Duration took) {
     for (int i = 0; i < 4; ++i) {
       Request known;
@@ -102,7 +102,7 @@ TEST_F(AdmissionTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   EXPECT_FALSE(admission_.admit(late));
 }
 
-// The default of the HTTP interface: the prompt may begin with cached pages.
+// By default, the HTTP interface lets a prompt begin with cached pages.
 TEST_F(AdmissionTest, ADeadlineIsRefusedBehindTheMostThatAnyGroupMayHaveCached) {
   Group& group = join(link_);
   group.description.set_max_prompt_tokens(100'000);

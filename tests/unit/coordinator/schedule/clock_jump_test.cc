@@ -1,5 +1,6 @@
-// What becomes of priorities, deadlines and what was learnt where the coordinator did not run for a
-// while, as one that was stopped, or whose machine was: its clock jumps, and then it hears all at once.
+// What happens to priorities, deadlines and learned times if the coordinator did not run for a
+// while, because it or its machine was stopped: its clock jumps, and then it gets all messages at
+// once.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
@@ -30,7 +31,7 @@ class ClockJumpTest : public SchedulerTest {
     heartbeat();
     scheduler_->tick();
   }
-  // A group that says so took so many seconds.
+  // A group reports that a request took this many seconds.
   void done_in(const std::string& id, double took_s) {
     protocol::Envelope envelope;
     auto& message = *envelope.mutable_prefill_done();
@@ -42,7 +43,8 @@ class ClockJumpTest : public SchedulerTest {
     stage.set_seconds(took_s);
     receive(envelope);
   }
-  // That prompts of so many tokens take a second: of four, and of the first, which is not believed.
+  // Teaches that prompts of this length take a second: with four prompts, after a first one whose
+  // time is not believed.
   void learn(int64_t num_tokens) {
     for (int i = 0; i < 5; ++i) {
       const auto id = fmt::format("known-{}-{}", num_tokens, i);
@@ -65,7 +67,7 @@ TEST_F(ClockJumpTest, AJumpAgesAllAlike) {
   jump(minutes(4));
   done("runs");
   EXPECT_EQ(link_.log.back(), "prefill first");
-  // Five minutes are what the priority of the second is worth; it has waited longer than a new one.
+  // The second one's priority is worth five minutes; it has waited longer than a new request.
   jump(minutes(1));
   ASSERT_FALSE(ask("new", 0));
   done("first");
@@ -95,7 +97,7 @@ TEST_F(ClockJumpTest, ATimeThatIsHeardOfLateIsTheGroupsOwn) {
   started("a");
   jump(minutes(30));
   done_in("a", 1);
-  // Else 30 minutes, even as one of five, would be half a minute for all.
+  // Otherwise 30 minutes, even as one of five times, would mean half a minute for all.
   EXPECT_FALSE(ask("b", 0, 100, seconds(1)));
   EXPECT_EQ(state("b"), RequestState::kQueued);
   EXPECT_EQ(link_.log.back(), "prefill b");
@@ -106,7 +108,7 @@ TEST_F(ClockJumpTest, WhatRunsTooLongCountsForNothingAtAdmission) {
   ASSERT_FALSE(ask("runs", 0, 100));
   started("runs");
   ASSERT_FALSE(ask("waits", 0, 100));
-  // Half a second each, at least, and half of what runs.
+  // At least half a second each, and half of what is running.
   const auto refused = ask("late", 0, 100, std::chrono::milliseconds(1200));
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->error.code, Errc::kDeadlineExceeded);
@@ -131,7 +133,7 @@ TEST_F(ClockJumpTest, NobodyIsSetAsideForTimeThatWasLost) {
   ASSERT_FALSE(ask("longer", 0, 1000));
   jump(minutes(30));
   heartbeat("g1");
-  // By its time nothing of it is left: a short prompt waits for its end.
+  // By its time nothing of it is left, so a short prompt waits for its end.
   ASSERT_FALSE(ask("short", 0, 5));
   EXPECT_EQ(link.log.back(), "prefill longer");
   done("longer", "g1");

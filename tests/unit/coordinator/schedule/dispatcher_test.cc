@@ -1,4 +1,4 @@
-// Which group takes a request where not all have room or are well.
+// Which group takes a request when some groups have no room or are not well.
 #include "coordinator/schedule/dispatcher.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using ::testing::IsEmpty;
 
 class DispatcherTest : public SchedulePartsTest {
  protected:
-  // As PrefillReplies does it.
+  // As PrefillReplies does.
   void give_back(Group& group, Errc code) {
     const auto request = group.take(group.running->id);
     if (code == Errc::kExhausted) {
@@ -209,8 +209,8 @@ TEST_F(SchedulerDispatch, AShortPromptComesFirstThoughAColdGroupTookLongForOne) 
   EXPECT_EQ(link.log.back(), "prefill short");
 }
 
-// Of which "long" runs on a group that takes prompts of up to 10 tokens between its layers, and is
-// expected to take a minute.
+// "long" runs on a group that takes prompts of up to 10 tokens between its layers, and is expected
+// to take a minute.
 class SchedulerPreemption : public SchedulerTest {
  protected:
   SchedulerPreemption() {
@@ -319,7 +319,7 @@ class SchedulerRoom : public SchedulerTest {
     envelope.mutable_prefill_failed()->mutable_error()->set_message("as told");
     receive(envelope, group_id);
   }
-  // One that is in nobody's way.
+  // Serves a request that delays no other.
   void serve(const std::string& group_id, const std::string& id) { done(id, group_id, 1); }
 
   RecordingLink first_;

@@ -1,4 +1,4 @@
-// What groups say about the prompts they run.
+// What groups report about the prompts that they run.
 #include "coordinator/schedule/prefill_replies.h"
 
 #include <gmock/gmock.h>

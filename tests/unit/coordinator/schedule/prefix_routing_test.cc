@@ -1,4 +1,4 @@
-// Requests that go to the group that has cached what they begin with.
+// Requests go to the group that has cached the beginning of their prompt.
 #include <gmock/gmock.h>
 
 #include "common/content/prefix_keys.h"
@@ -34,7 +34,7 @@ class PrefixRoutingTest : public SchedulerTest {
     const auto refusal = scheduler_->submit(std::move(body), caller);
     ASSERT_FALSE(refusal) << refusal->error.message;
   }
-  // As a group does before it says that alice's request of so many tokens is done.
+  // As a group sends it before it reports that alice's request of this length is done.
   protocol::Envelope caches(uint64_t sequence, int64_t num_tokens) {
     protocol::Envelope envelope;
     auto& said = *envelope.mutable_cached_prefixes();
@@ -109,7 +109,7 @@ TEST_F(PrefixRoutingTest, ItWaitsForAGroupThatWillSoonBeFree) {
   EXPECT_THAT(probes_.text(), ::testing::HasSubstr("millrace_prefix_waits_total 1"));
 }
 
-// Ticks look at it again: the idle group has it in the end.
+// Ticks look at it again; in the end the idle group gets it.
 TEST_F(PrefixRoutingTest, ItWaitsForAGroupThatHangsNoLongerThanItSaves) {
   join_both();
   receive(caches(1, 90'000), "g0");

@@ -1,4 +1,4 @@
-// A group's connection that writes down what it is sent, and the group that stands behind it.
+// A group's connection that logs what is sent to the group, and the group behind it.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace millrace::coordinator {
 
-// The log: "prefill r1", "side by side r1 r2", "cancel r1", "release lease-1", "renew lease-1", "resend",
-// "closed: ...".
+// Entries of the log: "prefill r1", "side by side r1 r2", "cancel r1", "release lease-1", "renew
+// lease-1", "resend", "closed: ...".
 class RecordingLink final : public GroupLink {
  public:
   void send(const protocol::Envelope& envelope) override {
@@ -46,7 +46,7 @@ class RecordingLink final : public GroupLink {
   bool answers = true;
 };
 
-// A vocabulary of 100, and two layers.
+// With a vocabulary of 100 and two layers.
 inline protocol::Register group_description(const std::string& id, const std::string& name,
                                             uint64_t max_prompt_tokens = 1000,
                                             const std::string& model = "tiny") {

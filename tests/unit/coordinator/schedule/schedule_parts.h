@@ -17,14 +17,14 @@ namespace millrace::coordinator {
 
 class SchedulePartsTest : public ::testing::Test {
  protected:
-  // Has prefilled before.
+  // A group that has prefilled before.
   Group& join(RecordingLink& link, const std::string& id = "g0") {
     Group& group =
         **groups_.add(group_description(id, fmt::format("name of {}", id)), link, Duration::zero());
     group.cold = false;
     return group;
   }
-  // In the queue.
+  // A request in the queue.
   std::shared_ptr<Request> queued(const std::string& id, int64_t num_tokens = 3,
                                   const std::string& model = "tiny") {
     auto request = std::make_shared<Request>();
@@ -37,7 +37,7 @@ class SchedulePartsTest : public ::testing::Test {
     EXPECT_TRUE(requests_.admit(request).ok());
     return request;
   }
-  // Given to the group, as the dispatcher does.
+  // A request given to the group, as by the dispatcher.
   std::shared_ptr<Request> running(const std::string& id, Group& group, int64_t num_tokens = 3) {
     auto request = queued(id, num_tokens);
     requests_.assign(request);
@@ -47,7 +47,7 @@ class SchedulePartsTest : public ::testing::Test {
     group.running = request;
     return request;
   }
-  // Done, with the lease "lease-<id>".
+  // A request that is done, with the lease "lease-<id>".
   std::shared_ptr<Request> leased(const std::string& id, Group& group, Duration lease,
                                   int64_t num_tokens = 3) {
     auto request = running(id, group, num_tokens);

@@ -1,4 +1,4 @@
-// A scheduler with a clock moved by hand and no sockets, and groups played by the test.
+// A scheduler without sockets, with a clock moved by hand and groups played by the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ class SchedulerTest : public ::testing::Test {
     envelope.mutable_heartbeat()->set_sequence(1);
     receive(envelope, group_id);
   }
-  // Time passes as it does for a server: in small steps, with heartbeats from `group_ids`.
+  // Lets time pass as it does for a server: in small steps, with heartbeats from `group_ids`.
   void pass(Duration duration, const std::vector<std::string>& group_ids = {}) {
     for (Duration passed{}; passed < duration; passed += std::chrono::milliseconds(50)) {
       clock_.advance(std::chrono::milliseconds(50));

@@ -1,4 +1,4 @@
-// Prompts that run at once on a group, each on one context-parallel rank.
+// Prompts that run at the same time on a group, each on one context-parallel rank.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
@@ -9,7 +9,7 @@ namespace {
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 
-// A group with two lanes for prompts of up to 10 tokens, which it runs between layers too.
+// A group with two lanes for prompts of up to 10 tokens, which it also runs between layers.
 class SchedulerSideBySide : public SchedulerTest {
  protected:
   SchedulerSideBySide() {
@@ -26,7 +26,7 @@ class SchedulerSideBySide : public SchedulerTest {
     }
     link_.log.clear();
   }
-  // Of which the group is busy with the first.
+  // The group is busy with the first of them.
   void wait(const std::vector<std::string>& ids) {
     for (const auto& id : ids) ASSERT_FALSE(submit(id, 5));
   }

@@ -1,4 +1,4 @@
-// What takes more than one part of the scheduler.
+// Behaviour that involves more than one part of the scheduler.
 #include "coordinator/schedule/scheduler.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ TEST_F(SchedulerService, CountsOutcomesByReason) {
   }
 }
 
-// A rate over a series that begins with 1 does not show what it began with.
+// A rate over a series that begins at 1 would miss the first event.
 TEST_F(SchedulerService, CountsFromZeroWhatHasNotHappenedYet) {
   const std::string text = registry_.text();
   for (const char* line :

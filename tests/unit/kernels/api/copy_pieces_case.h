@@ -1,4 +1,4 @@
-// Pieces of two planes on a device, against plain copies on the host.
+// Copies pieces of two planes on a device and compares them with plain copies on the host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,8 +44,8 @@ inline void expect_copied(kernels::Device& device, const std::vector<kernels::Co
   EXPECT_EQ(copied, expected);
 }
 
-// Long ones that take several thread blocks, aligned and not, and single words: few, as a launch on a GPU carries along,
-// and many.
+// Long pieces that take several thread blocks, aligned and unaligned, and single words. Once few
+// pieces, which a launch on a GPU carries with it, and once many.
 inline void expect_pieces_are_copied(kernels::Device& device) {
   std::vector<kernels::CopyPiece> pieces = {{.destination = 0, .source = 160'000, .bytes = 131'104},
                                             {.destination = 131'108, .source = 4, .bytes = 70'012},

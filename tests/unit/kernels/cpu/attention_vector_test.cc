@@ -1,4 +1,4 @@
-// The widest vectors differ only in width: 128 bits stand for all of them here.
+// The widest vectors differ only in width, so 128 bits stand for all of them here.
 #define MR_VECTOR_BYTES 16
 #include "kernels/cpu/attention/attention_vector.h"
 

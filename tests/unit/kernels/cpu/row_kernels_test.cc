@@ -29,7 +29,7 @@ TEST(RowKernels, WidensEveryFloat16) {
 }
 
 TEST(RowKernels, NarrowsToTheNearestEvenBFloat16) {
-  // Every upper half with lower halves around the tie: infinities and NaNs among them.
+  // Every upper half, with lower halves around the tie; includes infinities and NaNs.
   std::vector<float> values;
   for (uint32_t upper = 0; upper < (1u << 16); ++upper) {
     for (uint32_t lower : {0x0000u, 0x7fffu, 0x8000u, 0x8001u}) {
@@ -81,7 +81,8 @@ TEST(RowKernels, SiluHoldsWhereTheExponentialOverflows) {
     SCOPED_TRACE(test::to_string(context));
     row_kernels(context.simd).silu_mul_f32(gate.data(), up.data(), std::ssize(gate), out.data());
     for (size_t i = 0; i < gate.size(); ++i) {
-      // Beyond the clamp at 87 the result is gate * 2^-125 instead of less: 1e-37 of the gate.
+      // Beyond the clamp at 87 the result is gate * 2^-125 instead of less: off by 1e-37 of the
+      // gate.
       const double exact = gate[i] / (1 + std::exp(-double{gate[i]}));
       EXPECT_NEAR(out[i], exact, 0x1p-22 * std::abs(exact) + 2e-38 * std::abs(gate[i])) << gate[i];
     }

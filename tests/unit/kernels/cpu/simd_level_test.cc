@@ -11,7 +11,8 @@
 namespace millrace::kernels::cpu {
 namespace {
 
-// Restores the variable, so that a run of all tests under MILLRACE_SIMD stays one.
+// Restores the variable, so that it still applies to the rest of a run of all tests under
+// MILLRACE_SIMD.
 class SimdLevelTest : public testing::Test {
  protected:
   SimdLevelTest() {

@@ -28,7 +28,7 @@ AdaptiveParams params(EstimationCase& c, std::span<const RowTile> tiles,
           .index = index.view()};
 }
 
-// What the pattern is run with, rather sharper.
+// The pattern's usual rule, somewhat sharper.
 constexpr AdaptiveRule kRule = {.gamma = 0.3F, .enough = 0.8F};
 
 struct BuildOptions {
@@ -87,8 +87,8 @@ TEST(Adaptive, FollowsTheReferenceForAnyNumberOfSampledRows) {
   }
 }
 
-// The mean of a page takes the offset up. In int8 without it, keys that differ by 1 beside an offset
-// of 300 would all be the same.
+// A page's mean absorbs the offset. In int8 without the mean, keys that differ by 1 around an
+// offset of 300 would all be equal.
 TEST(Adaptive, AnOffsetThatAllKeysShareMovesHardlyAPage) {
   const auto lists = [](float offset) {
     EstimationCase c({.num_tokens = 1920}, 34);
@@ -108,8 +108,8 @@ TEST(Adaptive, AnOffsetThatAllKeysShareMovesHardlyAPage) {
                                   std::back_inserter(difference));
     different += std::ssize(difference);
   }
-  // At 300 the mean is rounded to a quarter, so residuals of these channels round otherwise. Without
-  // it half of the pages move.
+  // At 300 the mean is rounded to a quarter, so residuals of these channels round differently.
+  // Without the mean, half of the pages move.
   EXPECT_LE(different * 10, static_cast<int64_t>(num_blocks(expected)));
 }
 
@@ -227,7 +227,7 @@ TEST(Adaptive, TakesMoreWhereAttentionIsDiffuse) {
 TEST(Adaptive, EqualPagesAreTakenFromTheFirst) {
   EstimationCase c({.num_tokens = 640}, 38);
   scale_queries(c, 0.0F);  // every page has the same mass
-  // Of 10 pages 0, 8 and 9 are kept; of the other seven 2 reach 0.25.
+  // Of 10 pages 0, 8 and 9 are kept; 2 of the other seven reach 0.25.
   EXPECT_EQ(build(c, {.gamma = 0.25F}).blocks.back(), (std::vector<int32_t>{0, 1, 2, 8, 9}));
 }
 
@@ -248,7 +248,7 @@ TEST(Adaptive, FindsNeedlesThatMeanPoolingMisses) {
                            .top_k = top_k,
                            .index = pooled.view()},
                           {.num_threads = 1, .simd = cpu::detect_simd()});
-  // Three pages of its choice out of some twenty: a needle now and then by luck.
+  // A tile chooses three pages out of some twenty, so it finds a needle now and then by luck.
   EXPECT_LE(num_needles_found(pooled.lists(0)), 3);
   EXPECT_LT(num_blocks(adaptive), num_blocks(pooled.lists(0))) << "and with fewer blocks";
 }

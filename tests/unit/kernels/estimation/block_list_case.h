@@ -1,4 +1,4 @@
-// What tests of the patterns that list blocks have in common.
+// Shared by the tests of patterns that list blocks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,8 +16,9 @@ inline IndexShape shape_for(const EstimationCase& c, int64_t num_tiles,
   return {.num_heads = c.shape().num_query_heads, .num_tiles = num_tiles, .max_blocks = max_blocks};
 }
 
-// Lists of heads that share kv heads, for prompts of all lengths, in every context as by the
-// reference. params(case, tiles, index) are of a call for `heads`.
+// Expects the lists of `heads`, which share kv heads, to be the reference's, for prompts of all
+// `lengths` and in every context. params(case, tiles, index) returns the parameters of a call for
+// `heads`.
 template <typename MakeParams, typename ByReference, typename ByCpu>
 void expect_lists_of_the_reference(const std::vector<int64_t>& lengths,
                                    const std::vector<int32_t>& heads, uint64_t seed,

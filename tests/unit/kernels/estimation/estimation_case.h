@@ -19,7 +19,7 @@ struct EstimationShape {
   DType dtype = DType::kFloat32;
 };
 
-// Random normal data. Change values through q() and k() before anything else is asked for.
+// Random normal data. To change values, use q() and k() before calling anything else.
 class EstimationCase {
  public:
   EstimationCase(const EstimationShape& shape, uint64_t seed);
@@ -31,7 +31,8 @@ class EstimationCase {
   std::vector<int32_t> all_heads() const;
   float scale() const;
   KvSlab kv();
-  // All rows of the prompt; the tiles' rows in their order, as a rank that owns them has it.
+  // rows(): all rows of the prompt. With tiles: the tiles' rows in their order, as the rank that
+  // owns them holds them.
   const void* rows();
   const void* rows_of(const std::vector<RowTile>& tiles, std::vector<std::byte>& storage);
   LastRows last();
@@ -45,23 +46,24 @@ class EstimationCase {
   std::vector<uint16_t> q16_, k16_;
 };
 
-// All queries of head 0 times `factor`: the smaller, the more evenly attention is spread.
+// Multiplies all queries of head 0 by `factor`. The smaller it is, the more evenly attention is
+// spread.
 void scale_queries(EstimationCase& c, float factor);
-// All queries and keys of head 0 become `value`.
+// Sets all queries and keys of head 0 to `value`.
 void flatten(EstimationCase& c, float value);
 
-// The local tiles of a rank, stripes being dealt in snake order, and their numbers in the prompt.
+// The local tiles of a rank, with stripes dealt in snake order, and their numbers in the prompt.
 struct RankTiles {
   std::vector<RowTile> tiles;
   std::vector<int64_t> numbers;
 };
-// Every rank of two and every rank of four, stripes of 8 tiles.
+// Every rank of two and every rank of four, with stripes of 8 tiles.
 std::vector<RankTiles> ranks_of_two_and_four(int64_t num_tokens);
-// What a rank found for its tiles must be what one rank finds for the whole prompt.
+// What a rank finds for its tiles must equal what a single rank finds for the whole prompt.
 void expect_part_of_whole(const HeadLists& part, const RankTiles& owned, const HeadLists& whole);
 
-// Built with room for max_blocks blocks, `some` must hold each list of `all` that still fitted when
-// its turn came; the other tiles are dense. Returns how many lists did not fit.
+// `some` was built with room for max_blocks blocks. It must hold each list of `all` that still
+// fitted when its turn came; the other tiles are dense. Returns how many lists did not fit.
 int64_t expect_lists_that_fit(const HeadLists& some, const HeadLists& all, int64_t max_blocks);
 
 }  // namespace millrace::kernels

@@ -1,6 +1,6 @@
-// A layer in which all rows look at the first key, pages and tiles have means of their own, and now
-// and then one query in the middle of a tile asks for one key of an earlier page, in a direction
-// that nobody else uses.
+// A layer in which all rows look at the first key, and pages and tiles have different means.
+// Occasionally one query in the middle of a tile asks for one key of an earlier page, in a
+// direction that no other query uses.
 #pragma once
 
 #include "tests/unit/kernels/estimation/estimation_case.h"
@@ -12,7 +12,7 @@ inline constexpr int kMaxNeedles = 8;
 
 EstimationCase needle_layer(DType dtype, int num_needles = kMaxNeedles);
 
-// How many of the needles lie on a page that the lists give to the tile that asks for them.
+// How many of the needles lie on a page that the lists contain for the tile that asks for it.
 int num_needles_found(const HeadLists& lists, int num_needles = kMaxNeedles);
 
 }  // namespace millrace::kernels

@@ -53,7 +53,7 @@ TEST(PageScores, SumToOneForEveryHead) {
 TEST(PageScores, LogSumExpOfASparseRunShowsAsASumAboveOne) {
   EstimationCase c({.num_tokens = 2048, .head_dim = 64}, 53);
   const std::vector<int32_t> heads = {0};
-  // Each row's sum over what the window lets it see.
+  // The sum of each row over the keys that the window lets it see.
   std::vector<float> sparse_lse;
   const float scale = c.scale();
   for (int64_t row = 1984; row < 2048; ++row) {
@@ -70,7 +70,7 @@ TEST(PageScores, LogSumExpOfASparseRunShowsAsASumAboveOne) {
   EXPECT_NEAR(sum(score(c, heads, dense_lse(c, heads))), 1, 1e-3);
 }
 
-// Pair by pair: the mass of a page within the windows of the last rows.
+// Pair by pair: a page's mass within the windows of the last rows.
 TEST(PageScores, CountOnlyWhatTheWindowLetsARowSee) {
   for (const int64_t window : {1, 40, 64, 100, 700, 5000}) {
     SCOPED_TRACE(window);

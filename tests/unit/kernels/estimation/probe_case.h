@@ -1,4 +1,5 @@
-// What a probe of the last rows yields, by the reference and by the loops that set the tolerance.
+// The results of a probe of the last rows, by the reference and by the loops that set the
+// tolerance.
 #pragma once
 
 #include <vector>
@@ -10,7 +11,7 @@ namespace millrace::kernels {
 struct ProbeSums {
   ProbeSums(const EstimationCase& c, size_t num_heads_in);
 
-  // The sums of the `index`-th of num_heads heads alone.
+  // Only the sums of the `index`-th of num_heads heads.
   ProbeSums part_of_head(size_t index) const;
 
   size_t num_heads;
@@ -26,7 +27,7 @@ ProbeSums naive_probe(EstimationCase& c, std::span<const int32_t> heads);
 
 void expect_same_bits(const ProbeSums& a, const ProbeSums& b);
 
-// Sums may differ by sum_error more than the naive loop's do.
+// Allows the sums `sum_error` beyond the naive loop's error.
 void expect_as_good_as_naive(const ProbeSums& actual, const ProbeSums& naive,
                              const ProbeSums& reference, double sum_error);
 

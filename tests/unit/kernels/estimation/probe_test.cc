@@ -9,8 +9,8 @@
 namespace millrace::kernels {
 namespace {
 
-// How far a float32 result of ours may be from the obvious float32 loop by design: exp is right to
-// 1e-7 relative, of sums up to 64.
+// How far our float32 results may be from the obvious float32 loop by design: exp is accurate to
+// 1e-7 relative, in sums of up to 64.
 constexpr double kExpError = 64 * 1e-7;
 
 ProbeSums run(EstimationCase& c, std::span<const int32_t> heads, const cpu::Context& context) {
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
                                     .num_query_heads = 4,
                                     .num_kv_heads = 2,
                                     .head_dim = 64},
-                    // Several ranges of keys, the last of them short.
+                    // Several ranges of keys, of which the last is short.
                     EstimationShape{.num_tokens = 4099, .num_query_heads = 2, .head_dim = 16},
                     EstimationShape{.num_tokens = 2100,
                                     .num_query_heads = 3,

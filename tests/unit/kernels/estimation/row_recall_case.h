@@ -1,4 +1,4 @@
-// What tests of the recall of rows have in common.
+// Shared by the tests of the recall of rows.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace millrace::kernels {
 
-// Of a rank that has all rows: every `step`-th.
+// Every `step`-th row of a rank that has all rows.
 inline std::vector<MeasuredRow> every_row(int64_t num_tokens, int64_t step) {
   std::vector<MeasuredRow> rows;
   for (int64_t row = 0; row < num_tokens; row += step) rows.push_back({row, row});
   return rows;
 }
 
-// [num_query_heads, num_tokens]: log-sum-exp of rows that saw the last `width` of their keys.
+// [num_query_heads, num_tokens]: the log-sum-exp of rows that saw the last `width` of their keys.
 inline std::vector<float> window_lse(EstimationCase& c, int64_t width) {
   const EstimationShape& shape = c.shape();
   const int32_t group = shape.num_query_heads / shape.num_kv_heads;
@@ -41,7 +41,7 @@ inline std::vector<float> window_lse(EstimationCase& c, int64_t width) {
   return lse;
 }
 
-// [heads.size(), rows.size()] by `operation` on arrays in host memory.
+// [heads.size(), rows.size()], computed by `operation` on arrays in host memory.
 inline std::vector<float> recall_on_host(
     EstimationCase& c, std::span<const int32_t> heads, std::span<const MeasuredRow> rows,
     const std::vector<float>& lse, const std::function<void(const RowRecallParams&)>& operation) {

@@ -23,7 +23,7 @@ TileCoverage cover(const HeadLists& lists, const RowTile& tile, int64_t tile_num
   return cover(index, tile, tile_number);
 }
 
-// How often the tile computes each key.
+// How many times the tile computes each key.
 std::vector<int> times_covered(const TileCoverage& coverage, int64_t num_tokens) {
   std::vector<int> times(static_cast<size_t>(num_tokens));
   for (const KeyRange& range : coverage.ranges) {
@@ -33,8 +33,9 @@ std::vector<int> times_covered(const TileCoverage& coverage, int64_t num_tokens)
   return times;
 }
 
-// The definition, pair by pair: a key is computed by the tile if some row of it is at a banded
-// offset from the key, or the key is a column, or in a block; and if some row may see it.
+// The definition, pair by pair. The tile computes a key if some row of it may see the key, and
+// either the offset between some row and the key is in a band, or the key is a column, or it is in
+// a block.
 std::vector<int> times_required(const HeadLists& lists, const RowTile& tile, int64_t tile_number,
                                 int64_t num_tokens) {
   std::vector<int> required(static_cast<size_t>(num_tokens));
@@ -112,7 +113,7 @@ TEST(Coverage, IgnoresABandBeforeTheFirstKey) {
 }
 
 TEST(Coverage, MergesRangesThatTouch) {
-  // Offsets 64 apart dilate to ranges that touch; a block continues them.
+  // Offsets 64 apart dilate to ranges that touch, and a block continues them.
   const RowTile tile = {.local_row = 0, .position = 640, .num_rows = 64};
   const TileCoverage coverage = cover(
       {.bands = {{.lo = 256, .hi = 256}, {.lo = 320, .hi = 320}}, .columns = {}, .blocks = {{7}}},

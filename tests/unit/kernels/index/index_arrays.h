@@ -15,7 +15,7 @@ namespace millrace::kernels {
 struct HeadLists {
   std::vector<Band> bands = {};
   std::vector<int32_t> columns = {};
-  // Per local tile; a tile that holds only kDenseTile runs densely. Empty: no tile has blocks.
+  // By local tile; a tile that holds only kDenseTile runs densely. Empty: no tile has blocks.
   std::vector<std::vector<int32_t>> blocks = {};
 
   bool operator==(const HeadLists&) const = default;
@@ -47,10 +47,10 @@ inline HeadLists copy_lists(const HeadIndex& index, int64_t num_tiles) {
   return lists;
 }
 
-// Array is test::GuardedBuffer or a device's equal of it: known bytes lie around each array.
+// Array is test::GuardedBuffer or its equivalent for a device: known bytes lie around each array.
 template <template <typename> typename Array>
 struct IndexArrays {
-  // To be filled: no bands, no columns; the rest reads as unwritten.
+  // To be filled: there are no bands and no columns, and the rest reads as unwritten.
   explicit IndexArrays(const IndexShape& shape_in)
       : shape(shape_in),
         bands(int64_t{shape.num_heads} * shape.max_bands),
@@ -82,7 +82,7 @@ struct IndexArrays {
             .blocks = blocks.data()};
   }
 
-  // What `head` holds; kDenseTile as in HeadLists.
+  // The lists of `head`, with kDenseTile as in HeadLists.
   HeadLists lists(int32_t head) {
     auto bands_now = bands.values();
     auto num_bands_now = num_bands.values();
@@ -102,7 +102,7 @@ struct IndexArrays {
     return copy_lists(now.head(head), shape.num_tiles);
   }
 
-  // Nothing around the arrays was written.
+  // Whether nothing around the arrays was written.
   bool guards_intact() {
     return bands.guards_intact() && num_bands.guards_intact() && columns.guards_intact() &&
            num_columns.guards_intact() && block_count.guards_intact() &&
@@ -123,7 +123,7 @@ struct IndexArrays {
   static std::vector<T> copy(const T* values, int64_t count) {
     return count == 0 ? std::vector<T>() : std::vector<T>(values, values + count);
   }
-  // An index without tiles has no blocks, whatever it could hold.
+  // An index without tiles has no blocks, whatever its limit.
   int64_t num_blocks() const {
     return shape.num_tiles == 0 ? 0 : shape.num_heads * shape.max_blocks;
   }

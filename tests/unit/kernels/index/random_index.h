@@ -81,9 +81,9 @@ inline std::vector<int32_t> random_set(uint64_t seed, int64_t count, int64_t bou
   return {numbers.begin(), numbers.end()};
 }
 
-// Each list is short, long or missing by the bits of the seed; lists reach past the causal edge, as
-// a builder's may. Bands are the gaps between an even number of random offsets, so that some touch
-// after dilation and some do not; every fifth tile with blocks is dense.
+// By the bits of the seed, each list is short, long or missing. Lists reach past the causal edge,
+// as a builder's may. Bands are the gaps between an even number of random offsets, so that some
+// touch after dilation and others do not. Every fifth tile with blocks is dense.
 inline HeadLists random_lists(uint64_t seed, int64_t num_tokens, std::span<const RowTile> tiles) {
   const auto draw = [seed](uint64_t what, uint64_t bound) {
     return static_cast<int64_t>(test::random_bits(seed, what) % bound);

@@ -1,4 +1,4 @@
-// Which lines of an input are run, and which ids they go by.
+// Which lines of an input are run, and under which ids.
 #include "worker/batch/batch_admission.h"
 
 #include <gmock/gmock.h>

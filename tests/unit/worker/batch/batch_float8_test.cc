@@ -1,5 +1,5 @@
-// What batch jobs keep of layers whose cache is in 8-bit floats: files of codes, and in memory what these
-// stand for.
+// What batch jobs keep of layers whose cache is in 8-bit floats: codes in files, and in memory the
+// values that the codes stand for.
 
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ TEST_F(BatchFloat8Test, FilesHaveTheCodesOfTheReference) {
   EXPECT_TRUE(text.substr(8 + header_bytes) == expected);
 }
 
-// Of rank 1 of 2, whose heads are the model's last.
+// Rank 1 of 2, which has the model's last heads.
 TEST_F(BatchFloat8Test, EachHeadsRowsAreUnderItsScales) {
   weights_.shard.first_kv_head = kHeads;
   std::vector<KvScale> all;

@@ -1,4 +1,4 @@
-// What a batch job makes of its input: one that comes slowly, is too long, or was done before.
+// How a batch job handles input that comes slowly, is too long, or was done before.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -66,8 +66,8 @@ class BatchInputTest : public testing::Test {
   test::TempDirectory model_, work_;
 };
 
-// Rank 0 leads, rank 1 follows, and the test is rank 2: it is the writer, who says nothing for
-// longer than the layer timeout.
+// Rank 0 leads, rank 1 follows, and rank 2 is the test: it writes the input, and pauses for longer
+// than the layer timeout.
 TEST_F(BatchInputTest, RanksStayWhileNobodyWrites) {
   const std::string path = work_.file("pipe");
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);

@@ -29,8 +29,8 @@ class BatchJobTest : public testing::Test {
     test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 3, model_.path());
   }
 
-  // Runs a job of `lines` on a grid, with no results of an earlier one, and returns rank 0's
-  // summary and the result lines.
+  // Runs a job of `lines` on a grid, without results of an earlier one. Returns rank 0's summary
+  // and the result lines.
   Result<BatchSummary> run(const std::vector<std::string>& lines, GridShape grid,
                            BatchOptions options) {
     if (std::filesystem::is_regular_file(results_path())) std::filesystem::remove(results_path());
@@ -146,7 +146,7 @@ TEST_F(BatchJobTest, GenerationEndsWithTheTextUnlessItIsToldNotTo) {
   }
 }
 
-// The reference: the distribution over all tokens after the prompt cut off behind the probe.
+// The reference: the distribution over all tokens after the prompt cut off after the probe.
 TEST_F(BatchJobTest, LogProbabilitiesAtProbesAreThoseAfterAPromptThatEndsThere) {
   const json::array tokens =
       json::parse(prompt_line("x", 150)).as_object().at("prompt_token_ids").as_array();
@@ -225,7 +225,8 @@ TEST_F(BatchJobTest, SavedKvCoversEveryTokenAndHeadOnce) {
   for (const auto& [key, count] : owners) EXPECT_EQ(count, 1);
 }
 
-// The file of the only rank is a FIFO: the job stays in the middle of the cache until it is read.
+// The only rank's file is a FIFO, so the job stays in the middle of the cache until the FIFO is
+// read.
 TEST_F(BatchJobTest, ACacheHasAManifestOnlyWhileItIsWhole) {
   const std::string directory = work_.file("out") + "/kv/x";
   const std::string manifest = directory + "/manifest.json";
@@ -293,7 +294,7 @@ TEST_F(BatchJobTest, InputThatIsWhatTheResultsGoToIsRefusedAndLeftAlone) {
   }
 }
 
-// /proc/self/mem opens, is no directory, and gives EIO at its first byte.
+// /proc/self/mem can be opened, is no directory, and gives EIO at its first byte.
 TEST_F(BatchJobTest, InputThatCannotBeReadEndsTheJob) {
   for (const std::string& input : {work_.path(), std::string("/proc/self/mem")}) {
     SCOPED_TRACE(input);
@@ -329,7 +330,7 @@ TEST_F(BatchJobTest, AResumedJobKeepsWhatIsDoneAndComputesTheRest) {
                                  Pair("torn", "ok")));
 }
 
-// A job is resumed by id, so an id has one result.
+// A job is resumed by id, so an id must have only one result.
 TEST_F(BatchJobTest, RepeatedIdsAreRefusedAndGoByTheirLine) {
   const std::vector<std::string> lines = {prompt_line("twice", 10), prompt_line("twice", 20),
                                           prompt_line("once", 30)};
@@ -350,7 +351,7 @@ TEST_F(BatchJobTest, RepeatedIdsAreRefusedAndGoByTheirLine) {
               HasSubstr("id 'twice' is already used by an earlier line"));
 }
 
-// Rank 1 takes the first prompt and then does nothing, as a rank that hangs.
+// Rank 1 takes the first prompt and then does nothing, like a rank that hangs.
 TEST_F(BatchJobTest, RanksThatCannotMeetAfterAFailureEndTheJobAtTheFirstPrompt) {
   const BatchOptions options = {
       .input_path =
@@ -367,7 +368,7 @@ TEST_F(BatchJobTest, RanksThatCannotMeetAfterAFailureEndTheJobAtTheFirstPrompt) 
     if (root) {
       summary = BatchJob(batch_resources(*runtime), options).run();
     } else {
-      // Rank 0 may have given up before.
+      // Rank 0 may have given up already.
       (void)broadcast_command(runtime->grid().world(), {},
                               Deadline::after(std::chrono::seconds(5)));
     }

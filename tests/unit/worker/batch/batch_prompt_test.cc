@@ -29,7 +29,7 @@ TEST(BatchPrompt, MayBeText) {
     EXPECT_EQ(prompt->text, "b c");
     EXPECT_FALSE(prompt->add_special_tokens);
   }
-  // Readers' own notes are not looked at where there are token ids.
+  // A text next to token ids is a note for readers, and is ignored.
   const auto ids = parse_batch_prompt(R"({"id":"a","prompt_token_ids":[1],"prompt":"b"})");
   ASSERT_TRUE(ids.ok());
   EXPECT_EQ(ids->text, std::nullopt);

@@ -1,5 +1,5 @@
-// Batch jobs that keep a part of each prompt's cache: what they generate is what a decode over the
-// whole cache does that leaves the same pages out.
+// Batch jobs that keep only part of each prompt's cache. They must generate the same as a decode
+// over the whole cache that leaves the same pages out.
 
 #include <gtest/gtest.h>
 
@@ -84,11 +84,11 @@ TEST_P(BatchBudgetTest, ABudgetOfOneIsNone) {
   const auto result = run(GetParam(), 1);
   EXPECT_FALSE(result.contains("dropped"));
   EXPECT_EQ(tokens_of(result), reference.generate(reference.choose(1), kNew));
-  // Or the other test would not see the mask.
+  // Otherwise the other test would not notice the mask.
   EXPECT_NE(tokens_of(result), reference.generate(reference.choose(0.3), kNew));
 }
 
-// With eight tensor-parallel ranks two hold each kv head.
+// With eight tensor-parallel ranks, each kv head is on two.
 INSTANTIATE_TEST_SUITE_P(Grids, BatchBudgetTest,
                          testing::Values(GridShape{1, 1}, GridShape{2, 2}, GridShape{1, 3},
                                          GridShape{8, 1}),

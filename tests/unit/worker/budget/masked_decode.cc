@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto kPatience = std::chrono::minutes(5);
 
-// Softmax in double over the tokens of the pages that are kept, a token at a time.
+// Softmax in double over the tokens of the kept pages, one token at a time.
 class MaskedAttention final : public model::PromptAttention {
  public:
   MaskedAttention(const WholeCache& cache, const model::ModelConfig& config, const KeptPages& kept,
@@ -94,8 +94,8 @@ MaskedDecode::MaskedDecode(const std::string& model_directory,
 
 MaskedDecode::~MaskedDecode() = default;
 
-// One page after the other: of each head page 0, the last two and the best up to half the budget, then
-// the best of the layer by share of its head's mass.
+// One page at a time: each head keeps page 0, its last two and its best pages up to half the
+// budget. Then the best pages of the layer are kept, by their share of their head's mass.
 KeptPages MaskedDecode::choose(double budget) const {
   const auto& config = prefilled_->runtime->weights().config;
   const int64_t num_pages = prefilled_->cache->num_pages();

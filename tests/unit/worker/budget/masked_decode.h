@@ -1,5 +1,6 @@
-// The reference of a cache that is kept in part: the prompt prefilled whole on one rank, pages chosen
-// one by one, and a decode over the whole cache whose attention leaves the others out.
+// The reference for a cache of which only some pages are kept. One rank prefills the whole prompt,
+// pages are chosen one by one, and decoding runs over the whole cache with attention that leaves
+// out the other pages.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,18 @@ namespace millrace::test {
 
 class MaskedDecode {
  public:
-  // Prefills; float32, one rank. `head_plan` as --head-plan.
+  // Prefills, in float32 and on one rank. `head_plan`: as --head-plan.
   MaskedDecode(const std::string& model_directory, const std::vector<int32_t>& token_ids,
                const std::string& head_plan);
   ~MaskedDecode();
 
-  // By the scores of this prefill.
+  // Chooses by the scores of this prefill.
   KeptPages choose(double budget) const;
-  // Share of the mass that the pages have which are not kept: mean over layers and kv heads.
+  // The share of the mass on pages that are not kept: the mean over layers and kv heads.
   double dropped_mass(const KeptPages& kept) const;
-  // The first among them; through what ends a text.
+  // Includes the first token, and continues past an end-of-text token.
   std::vector<int32_t> generate(const KeptPages& kept, int32_t max_tokens) const;
-  // K and V of a page as it travels, rows behind the prompt's end 0.
+  // K and V of a page as it travels; rows past the prompt's end are 0.
   std::vector<float> page(int32_t layer, int32_t kv_head, int64_t page) const;
 
  private:

@@ -8,7 +8,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a command line comes to: the parser's complaint, or that of the options together.
+// The parser's complaint about a command line, or the complaint about the combination of its
+// options.
 std::string complaint(const std::vector<std::string>& more) {
   WorkerOptions options;
   CLI::App app;

@@ -22,7 +22,7 @@ protocol::PrefillDone done(const std::string& id, uint64_t lease_ms) {
 
 class ControlBoardTest : public ::testing::Test {
  protected:
-  // "a 1000": what is held, and for how many milliseconds.
+  // "a 1000": the lease that is held, and for how many milliseconds.
   std::vector<std::string> held() {
     std::vector<std::string> out;
     for (const auto& lease : board_.held()) {

@@ -1,4 +1,5 @@
-// A coordinator in memory: a test pushes what it says and waits for what the group answers.
+// A coordinator in memory. A test pushes the coordinator's messages and waits for the group's
+// answers.
 #pragma once
 
 #include <atomic>
@@ -24,14 +25,14 @@ class ScriptedLink final : public worker::ControlLink {
     inbox_.push({.kind = kind, .why = std::move(why)});
   }
 
-  // The group's waits for more to do end at once from here on: for a test that is over.
+  // From here on, the group no longer waits for more to do. For a test that is over.
   void hurry() {
     hurried_ = true;
     push(worker::ControlEvent::Kind::kConnected);
   }
 
-  // Called for every message of the group, on its thread, before the group goes on: what it pushes
-  // is there when the group looks next. Set before the group starts.
+  // Called for every message of the group, on the group's thread and before the group goes on: the
+  // group finds what it pushes when it looks next. Set it before the group starts.
   void set_on_send(std::function<void(const protocol::Envelope&)> on_send) {
     on_send_ = std::move(on_send);
   }
@@ -45,7 +46,7 @@ class ScriptedLink final : public worker::ControlLink {
     }
     return event;
   }
-  // Until the group has waited this often and nothing came; false after a minute.
+  // Waits until the group has waited this many times and nothing came; false after a minute.
   bool wait_for_idle_waits(int count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(60),
@@ -61,8 +62,8 @@ class ScriptedLink final : public worker::ControlLink {
     return {};
   }
 
-  // The next message of this kind that was not waited for before; none after a minute, which only
-  // a bug reaches. Messages in between are passed over.
+  // The next message of this kind, after the one that the last call returned; messages in between
+  // are skipped. None after a minute, which happens only with a bug.
   std::optional<protocol::Envelope> wait_for(Body body) {
     std::unique_lock lock(mutex_);
     const auto deadline = Deadline::after(std::chrono::seconds(60));

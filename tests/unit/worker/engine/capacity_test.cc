@@ -18,7 +18,7 @@ constexpr int64_t kTokens = 3000;
 
 class CapacityTest : public testing::TestWithParam<std::tuple<std::string, int, int>> {};
 
-// The most device memory that a prompt takes on rank 0, and what was foretold.
+// The peak device memory of a prompt on rank 0, and the prediction.
 struct Use {
   int64_t peak_bytes = 0;
   int64_t foretold_bytes = 0;
@@ -79,9 +79,9 @@ Use use_of_prompt(const std::string& model, const std::string& plan_text, GridSh
 
 void expect_foretold(const Use& use) {
   // Most of what does not grow with the prompt (statistics of the last rows, one row tile to sum)
-  // is not in the figure: 100 KB at this size.
+  // is not predicted: 100 KB at this size.
   EXPECT_LE(use.peak_bytes, use.foretold_bytes + 100'000);
-  // Probe sums and block lists are foretold for any plan; no plan needs both.
+  // Probe sums and block lists are predicted for every plan; no plan needs both.
   EXPECT_GE(use.peak_bytes, use.foretold_bytes / 2);
 }
 

@@ -1,5 +1,5 @@
-// Attention of the dense last rows, dealt out over ranks by kv head, is bit for bit what one rank
-// computes with all rows at hand.
+// Attention of the dense last rows, dealt out over ranks by kv head, equals bit for bit what one
+// rank computes from all rows.
 #include "worker/engine/dense_rows.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace millrace::worker {
 namespace {
 
 constexpr int32_t kHeadDim = 16;
-// No row of attention is anywhere near it.
+// Far from any attention output.
 constexpr float kUntouched = 1e30F;
 
 Deadline ample() {
@@ -59,7 +59,7 @@ struct Layer {
   std::vector<float> q, k, v;
 };
 
-// What one rank is left with.
+// The results on one rank.
 struct Outcome {
   std::vector<float> last_q;   // [last rows, query heads, dim]
   std::vector<float> out;      // [own rows, query heads, dim]
@@ -203,7 +203,7 @@ struct Whole {
   std::vector<float> out, lse;
 };
 
-// Ranks; heads; whether the device has memory of its own, and collectives run beside it.
+// Ranks; heads; whether the device has separate memory and runs collectives concurrently.
 class DenseRowsTest : public testing::TestWithParam<std::tuple<int, Heads, bool>> {
  protected:
   template <typename Body>
@@ -286,7 +286,8 @@ TEST_P(DenseRowsTest, LeaveTheOtherRowTilesToTheirOwners) {
   });
 }
 
-// Heads that divide by the ranks, that do not, and fewer than ranks.
+// Numbers of heads that the ranks divide evenly, that they do not, and that are smaller than the
+// number of ranks.
 INSTANTIATE_TEST_SUITE_P(Grids, DenseRowsTest,
                          testing::Combine(testing::Values(2, 3, 4),
                                           testing::Values(Heads{8, 4}, Heads{9, 3}, Heads{4, 1}),

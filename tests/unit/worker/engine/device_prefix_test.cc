@@ -1,6 +1,6 @@
-// A prompt of a model with sliding windows whose first pages are cached, on a GPU: its rows see what
-// the windows reach of the prefix, as those of a whole prompt do. On a CPU as well, so that the test
-// says something where there is no GPU.
+// A prompt behind cached pages on a GPU, with a model that has sliding windows: its rows see what
+// their windows reach of the prefix, like rows of a whole prompt. It also runs on a CPU, so that it
+// tests something without a GPU.
 
 #include <gtest/gtest.h>
 
@@ -27,13 +27,13 @@ constexpr int64_t kTokens = 1200;
 constexpr int64_t kPrefixTokens = 16 * kPageTokens;
 using Rows = std::vector<BFloat16>;  // [tokens, head_dim]
 
-// What a rank alone leaves of a prompt.
+// What a rank alone computes of a prompt.
 struct HostCache {
   std::vector<std::vector<Rows>> k, v;  // by layer and kv head
   std::vector<std::vector<float>> page_scores;
 };
 
-// Copies layers, or the part of them that was computed, to the host.
+// Copies layers, or their computed part, to the host.
 class HostSink final : public KvSink {
  public:
   HostSink(kernels::Device& device, HostCache& cache) : device_(device), cache_(cache) {}
@@ -137,7 +137,7 @@ class DevicePrefix : public testing::TestWithParam<DeviceChoice::Kind> {
     return all;
   }
 
-  // Of the rows behind the prefix.
+  // For the rows behind the prefix.
   double largest_difference(const Rows& a, const Rows& b) const {
     double largest = 0;
     for (auto i = static_cast<size_t>(kPrefixTokens * config_.head_dim); i < a.size(); ++i) {
@@ -155,8 +155,8 @@ TEST_P(DevicePrefix, RowsSeeWhatTheirWindowsReachOfCachedPages) {
   const PrefillResult expected = prefill(nullptr, whole);
   const PrefillResult actual = prefill(&whole, behind);
   ASSERT_EQ(behind.k.size(), whole.k.size());
-  // Products of another height are summed in another order, which bfloat16 lets grow to some 0.05; one
-  // row of V that is missing from the prefix moves elements by 0.5.
+  // Products with different numbers of rows are summed in another order, and in bfloat16 the
+  // difference grows to some 0.05. A single row of V missing from the prefix moves elements by 0.5.
   constexpr double kTolerance = 1.0 / 8;
   for (size_t layer = 0; layer < whole.k.size(); ++layer) {
     for (size_t head = 0; head < whole.k[layer].size(); ++head) {

@@ -96,7 +96,7 @@ class GridTest : public testing::TestWithParam<std::string> {
   test::TempDirectory directory_;
 };
 
-// As close as the rows they are of.
+// As close as the rows that they are of.
 void expect_like(const HeadRecalls& some, const HeadRecalls& expected) {
   ASSERT_EQ(some.all().size(), expected.all().size());
   for (size_t i = 0; i < expected.all().size(); ++i) {
@@ -106,8 +106,8 @@ void expect_like(const HeadRecalls& some, const HeadRecalls& expected) {
 }
 
 void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
-  // No multiple of 64, so the last tile, page and stripe are partial; over 10 stripes, so the snake
-  // turns twice.
+  // Not a multiple of 64, so that the last tile, page and stripe are partial. Long enough for 10
+  // stripes, so that the snake turns twice.
   const auto tokens = random_tokens(715, config_.vocab_size);
   const std::vector<int64_t> probes = {0, 63, 64, 300, 713};
   const auto alone = prefill(directory_.path(), {1, 1}, plan, tokens, probes);
@@ -120,11 +120,12 @@ void GridTest::expect_the_same_on_any_grid(const std::string& plan) const {
     ASSERT_TRUE(run->result.has_value()) << run->failure;
     EXPECT_EQ(run->result->first_token, alone->result->first_token);
     EXPECT_EQ(run->result->probe_token_ids, alone->result->probe_token_ids);
-    // Sums over tensor-parallel ranks and GEMMs of other heights round differently in float32; 1e-3
-    // on values around 1 is a thousand times that and far below what a wrong key would do.
+    // Sums over tensor-parallel ranks, and GEMMs with different numbers of rows, round differently
+    // in float32. 1e-3 on values around 1 is a thousand times that, and far below the effect of a
+    // wrong key.
     EXPECT_LT(largest_difference(run->cache.k(), alone->cache.k()), 1e-3);
     EXPECT_LT(largest_difference(run->cache.v(), alone->cache.v()), 1e-3);
-    // Shares of a row's mass; differences of K and Q come in by way of an exponential.
+    // Shares of a row's mass, in which differences of K and Q enter through an exponential.
     EXPECT_LT(largest_difference(run->cache.page_scores(), alone->cache.page_scores()), 1e-3);
     EXPECT_NEAR(run->result->density, alone->result->density, 2e-3);
     EXPECT_NEAR(run->result->recall.mean(), alone->result->recall.mean(), 2e-2);
@@ -146,9 +147,9 @@ INSTANTIATE_TEST_SUITE_P(Patterns, GridTest,
                            return name;
                          });
 
-// Experts, a shared one among them, in layers 0 and 2; K and V of the later layers tell. Where a
-// row's second and third expert have logits closer than rounding, grids may choose differently;
-// this model's and prompt's are further apart.
+// Layers 0 and 2 have experts, including a shared one; K and V of the later layers show their
+// results. If the logits of a row's second and third expert differ by less than rounding, grids may
+// choose differently; for this model and prompt they differ by more.
 class ExpertsGridTest : public GridTest {
  protected:
   ExpertsGridTest() {
@@ -174,7 +175,8 @@ TEST_F(EngineTest, APlanOfAllPatternsGivesTheSameOnAnyGrid) {
   expect_the_same_on_any_grid(plan);
 }
 
-// What plan/pattern/head_pattern.cc accepts, at the ends of its ranges: clients choose these numbers.
+// The plans that plan/pattern/head_pattern.cc accepts, at the ends of their ranges, because clients
+// choose these numbers.
 TEST_F(EngineTest, ComputesEveryPlanThatIsRead) {
   const auto tokens = random_tokens(200, config_.vocab_size);
   for (const std::string plan :
@@ -238,7 +240,7 @@ TEST_F(WindowTest, NoPlanTakesAnythingFromAWindow) {
   }
 }
 
-// Pages that no window of the last 64 rows reaches have none of their mass.
+// Pages that no window of the last 64 rows reaches have no mass from them.
 TEST_F(WindowTest, PageScoresAreOfTheWindowAlone) {
   const auto tokens = random_tokens(715, config_.vocab_size);
   const auto run = prefill(directory_.path(), {1, 2}, "dense", tokens, {});
@@ -343,8 +345,8 @@ TEST_F(EngineTest, ATapSeesWhatEachLayersIndexWasBuiltFrom) {
   EXPECT_EQ(num_alike, config_.num_layers * config_.num_query_heads);
 }
 
-// Two stripes of 64 rows: 2,080 pairs a head on the first rank; the last rows' 8,256 - 2,080 are
-// dealt out, four heads of eight to each.
+// Two stripes of 64 rows: the first rank has 2,080 pairs a head. The other 8,256 - 2,080 pairs, of
+// the last rows, are dealt out, four of eight heads to each rank.
 TEST_F(EngineTest, SaysHowUnevenlyTheRanksShareAttention) {
   const auto tokens = random_tokens(128, config_.vocab_size);
   const auto run = prefill(directory_.path(), {1, 2}, "dense", tokens, {});
@@ -354,7 +356,7 @@ TEST_F(EngineTest, SaysHowUnevenlyTheRanksShareAttention) {
   EXPECT_EQ(run->result->rank_phases.size(), 2u);
 }
 
-// Were the last 64 rows left to the rank that owns them, it would have 1.63 times the mean.
+// If the rank that owns the last 64 rows computed them, it would have 1.63 times the mean.
 TEST_F(EngineTest, RanksShareSparseAttentionEvenly) {
   const auto tokens = random_tokens(4096, config_.vocab_size);
   const auto run = prefill(directory_.path(), {1, 4}, "a-shape:64,128", tokens, {});

@@ -1,6 +1,6 @@
-// The last layer that computes only what is asked of it gives what it gives when it computes all:
-// the same K and V of every token, page scores, tokens and log probabilities. With each head's recall
-// asked for it computes all.
+// A last layer that computes only what is asked of it gives the same results as one that computes
+// all: K and V of every token, page scores, tokens and log probabilities. If each head's recall is
+// asked for, it computes all.
 
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ namespace {
 using test::WholeCache;
 
 constexpr auto kTimeout = std::chrono::seconds(60);
-// No multiple of 64 or of the 128 rows that a product takes: the last tile of each is partial, and the
-// dense rows are in two.
+// Not a multiple of 64 or of the 128 rows of a product's row tile: the last tile of each is
+// partial, and the dense rows are in two tiles.
 constexpr int64_t kTokens = 715;
 constexpr GridShape kGrids[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}};
 
@@ -38,8 +38,8 @@ struct Prefilled {
   std::vector<double> densities;        // by layer
 };
 
-// Sums of 64 to 96 products of float32, in another order: some units in the last place of values
-// around 1, of which attention makes sums again.
+// Float32 sums of 64 to 96 products in another order: some units in the last place of values around
+// 1, which attention sums again.
 constexpr double kRounding = 2e-5;
 
 void expect_near(const std::vector<float>& some, const std::vector<float>& expected) {
@@ -120,7 +120,8 @@ class LastLayerTest : public testing::TestWithParam<std::string> {
   test::TempDirectory directory_;
 };
 
-// Among them rows of the first tile, of one that a row tile of products ends in, and of the dense ones.
+// Includes rows of the first tile, of one in which a product's row tile ends, and of the dense
+// ones.
 const std::vector<int64_t> kProbes = {0, 63, 127, 128, 300, 652, 713};
 
 TEST_P(LastLayerTest, GivesWhatAllRowsGive) {
@@ -140,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Patterns, LastLayerTest,
                            return name;
                          });
 
-// Biases of Q, K and V; norms of heads; one tensor for all three; a window in the last layer.
+// Biases of Q, K and V; head norms; one tensor for all three; a window in the last layer.
 TEST_F(LastLayerTest, ProjectsWhatTheArchitectureAsksFor) {
   for (const std::string architecture :
        {"Qwen2ForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM", "Qwen2MoeForCausalLM"}) {
@@ -181,11 +182,12 @@ TEST_F(LastLayerTest, ReportsTheDensityAndRecallOfTheRowsThatAttend) {
     EXPECT_LT(whole->densities.back(), 0.6);
     EXPECT_EQ(asked->densities.back(), 1);  // the dense rows alone
     EXPECT_LT(probed->densities.back(), 1);
-    // By their pairs: the last layer has those of rows 640 to 714 alone.
+    // Weighted by pairs: the last layer only has the pairs of rows 640 to 714.
     const double causal = 715 * 716 / 2.0, last = causal - 640 * 641 / 2.0;
     EXPECT_DOUBLE_EQ(asked->result->density,
                      (whole->densities.front() * causal + last) / (causal + last));
-    // One row of each of 7 tiles is measured, in one layer of two; of the probed tiles that is tile 4.
+    // One row of each of 7 tiles is measured, in one of two layers. Tile 4 is the one of them that
+    // has probes.
     EXPECT_EQ(whole->result->recall.count(), 2 * 7 * 8);
     EXPECT_EQ(asked->result->recall.count(), 7 * 8);
     EXPECT_EQ(probed->result->recall.count(), (7 + 1) * 8);

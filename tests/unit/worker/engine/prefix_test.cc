@@ -1,6 +1,6 @@
-// Prompts that begin alike: their first pages have the same K and V whatever follows, under every
-// plan that is called prefix-pure; and a prompt whose first pages come from an earlier one has the
-// same K, V, scores and tokens as if it had been computed whole.
+// Prompts with a common beginning. Under every plan that is called prefix-pure, their first pages
+// have the same K and V whatever follows. And a prompt whose first pages come from an earlier one
+// has the same K, V, scores and tokens as if it had been computed whole.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ constexpr auto kTimeout = std::chrono::seconds(60);
 constexpr int64_t kTileTokens = 128;  // test::rank_options
 constexpr GridShape kGrids[] = {{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}};
 
-// Pages of an earlier prompt's cache.
+// Serves pages of an earlier prompt's cache.
 class CacheSource final : public PrefixSource {
  public:
   CacheSource(const WholeCache& cache, const model::ShardShape& shard, std::vector<int64_t> pages)
@@ -154,7 +154,7 @@ class PrefixTest : public testing::TestWithParam<std::string> {
     return different;
   }
 
-  // Of the same values, as floats.
+  // The largest difference of the same values, as floats.
   double largest_difference(const WholeCache& a, const WholeCache& b, int64_t first, int64_t end,
                             DType dtype) const {
     double largest = 0;
@@ -193,7 +193,7 @@ std::string name_of(GridShape grid) {
   return fmt::format("tp {} cp {}", grid.tp, grid.cp);
 }
 
-// Where ranks do not lie as the partition would have them.
+// Ranks hold other pages than the partition would give them.
 PromptPrefix turned_prefix(int64_t num_pages, GridShape grid) {
   PromptPrefix prefix;
   for (int64_t page = 0; page < num_pages; ++page) {
@@ -248,10 +248,11 @@ TEST_P(PrefixTest, AllPagesMayLieOnOneRank) {
   }
 }
 
-// Where the rows of the rest fall into the same tiles of products as in the whole prompt, bit for bit:
-// everything else is computed row tile by row tile of 64. Products of other heights round differently
-// in float32 (oneDNN); 1e-3 on values around 1 is a thousand times that and far below what a wrong key
-// does. In bfloat16, 0.0625 is four units in the last place of values up to 4.
+// If the remaining rows fall into the same product tiles as in the whole prompt, results are equal
+// bit for bit: everything else is computed in row tiles of 64. Products with different numbers of
+// rows round differently in float32 (oneDNN); 1e-3 on values around 1 is a thousand times that, and
+// far below the effect of a wrong key. In bfloat16, 0.0625 is four units in the last place of
+// values up to 4.
 TEST_P(PrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const GridShape grid : kGrids) {
@@ -302,7 +303,7 @@ TEST_P(WindowPrefixTest, APromptBehindCachedPagesIsTheSameAsAWholeOne) {
     const auto tokens = prompt(1200);
     const auto whole = prefill(grid, GetParam(), tokens);
     ASSERT_TRUE(whole->result.has_value());
-    // 16 pages: the first new row, 1,024, sees keys from 925 on, which are all cached but its own.
+    // 16 pages. The first new row, 1,024, sees keys from 925 on, all cached except its own.
     const auto behind = prefill(grid, GetParam(), tokens,
                                 {.cache = &earlier->cache, .prefix = turned_prefix(16, grid)});
     ASSERT_TRUE(behind->result.has_value());
@@ -370,7 +371,7 @@ INSTANTIATE_TEST_SUITE_P(PurePlans, PrefixTest,
 
 class PrefixEngineTest : public PrefixTest {};
 
-// That the test above would see a page that is another's.
+// Shows that the test above would notice a page of another prompt.
 TEST_F(PrefixEngineTest, AnotherPromptsPageShows) {
   const auto tokens = prompt(1200);
   auto other_tokens = tokens;

@@ -75,12 +75,12 @@ TEST(MeasuredRows, AreTheSameForAnyNumberOfRanks) {
 
 TEST(MeasuredRows, AreOneATileAsLongAsThereAreNoMoreThan256) {
   EXPECT_EQ(measured_rows(kernels::tile_rows(128), 128).size(), 0U);
-  // 78 full tiles and 8 rows: the first three see kept pages alone, the last two are dense.
+  // 78 full tiles and 8 rows. The first three only see kept pages, and the last two are dense.
   EXPECT_EQ(measured_rows(kernels::tile_rows(5000), 5000).size(), 74U);
   const auto rows = measured_rows(kernels::tile_rows(131072), 131072);
   EXPECT_GT(rows.size(), 250U);
   EXPECT_LE(rows.size(), 256U);
-  // All places in a tile come up: sampled rows, as 2 and 6, and others.
+  // All places in a tile occur: sampled rows, like 2 and 6, and others.
   std::set<int64_t> places;
   for (const auto& row : rows) places.insert(row.position % kernels::kTileRows);
   EXPECT_EQ(places.size(), 64U);

@@ -1,5 +1,5 @@
-// A sink that puts the K, V and page scores of all ranks together in memory, by model head and
-// token or page, for comparison between grids.
+// A sink that collects the K, V and page scores of all ranks in memory, by model head and token or
+// page, to compare grids.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class WholeCache {
     std::memcpy(v_.data() + at, v, bytes);
   }
 
-  // `scores`: one a page.
+  // `scores`: one for each page.
   void put_page_scores(int32_t layer, int32_t kv_head, std::span<const float> scores) {
     const std::lock_guard lock(mutex_);
     const int64_t head = int64_t{layer} * config_.num_kv_heads + kv_head;
@@ -55,7 +55,7 @@ class WholeCache {
                                     int64_t count) const {
     return rows(v_, layer, kv_head, first, count);
   }
-  // All of it, of a float32 cache.
+  // All of a float32 cache.
   std::vector<float> k() const { return floats(k_); }
   std::vector<float> v() const { return floats(v_); }
   const std::vector<float>& page_scores() const { return page_scores_; }
@@ -85,7 +85,7 @@ class WholeCache {
   std::vector<float> page_scores_;  // [layers, kv heads, pages]
 };
 
-// One rank's way into a WholeCache of the dtype it computes in.
+// The sink of one rank into a WholeCache of the rank's compute dtype.
 class WholeCacheSink final : public worker::KvSink {
  public:
   WholeCacheSink(WholeCache& cache, const model::ShardShape& shard, worker::Partition partition,

@@ -33,7 +33,7 @@ std::vector<int32_t> tokens(int64_t first_page, int64_t num_pages) {
   return all;
 }
 
-// Two tensor-parallel ranks in each of two context-parallel ones: world ranks 0 1 and 2 3.
+// Two context-parallel ranks of two tensor-parallel ranks each: world ranks 0 1 and 2 3.
 class HeldPagesTest : public ::testing::Test {
  protected:
   std::vector<KvEvent> add(const std::vector<BlockHash>& hashes, const std::vector<int>& owners,
@@ -89,7 +89,7 @@ TEST_F(HeldPagesTest, ALongChainIsStoredInSeveralEvents) {
 TEST_F(HeldPagesTest, APageIsGoneOnceOneOfItsTensorParallelRanksHasItNoMore) {
   add({1, 2, 3}, {0, 1, 1});
   EXPECT_THAT(remove({{}, {1}, {}, {3}}), ElementsAre(BlocksRemoved{.hashes = {1, 3}}));
-  // The others of these ranks give them up later.
+  // The other one of each pair of ranks drops them later.
   EXPECT_THAT(remove({{1}, {}, {3}, {}}), IsEmpty());
   EXPECT_THAT(remove({{}, {}, {2}, {2}}), ElementsAre(BlocksRemoved{.hashes = {2}}));
 }
@@ -114,7 +114,7 @@ TEST_F(HeldPagesTest, ManyPagesAreRemovedInSeveralEvents) {
   EXPECT_EQ(std::get<BlocksRemoved>(events[1]).hashes, numbers(4097, 904));
 }
 
-// Page `hash` behind `parent` (0: none) with the tokens of the position `page`.
+// Page `hash` after `parent` (0: none), with the tokens of position `page`.
 StoredPage stored(BlockHash hash, BlockHash parent, int64_t page, const std::string& salt = "") {
   StoredPage made{.key = key(hash), .cache_salt = salt};
   if (parent != 0) made.parent = key(parent);

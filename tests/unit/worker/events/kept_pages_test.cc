@@ -1,4 +1,5 @@
-// What a group of four ranks, tp 2 x cp 2, publishes at its start of what its former life kept.
+// What a group of four ranks, tp 2 x cp 2, publishes at its start about the pages that its former
+// life kept.
 #include "worker/events/kept_pages.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +63,7 @@ struct Recorder final : EventPublisher {
 
 class KeptPagesTest : public ::testing::Test {
  protected:
-  // Rank 0's: a life that begins with what the ranks have; then `then` happens to it.
+  // Rank 0's part of a life that begins with what the ranks hold; then `then` is called with it.
   void live(const PagesByRank& held, const std::function<void(CacheEvents&)>& then = {}) {
     recorder_ = {};
     run_ranks(kNumRanks, [&](std::unique_ptr<comm::Communicator> world) {
@@ -103,12 +104,12 @@ TEST_F(KeptPagesTest, PagesThatOneContextParallelRankHasWhollyArePublishedInThei
     store(events, {1, 2, 14, 15}, {0, 1, 0, 0}, "salt");
   });
   EXPECT_THAT(recorder_.start, IsEmpty());
-  // 3 lacks a tensor-parallel rank, so 14 follows 2 in one event; 15 is held twice.
+  // One tensor-parallel rank lacks 3, so 14 follows 2 in one event. 15 is held twice.
   live({{{1, 3, 14, 15}, {1, 14, 15}, {2, 15}, {2, 15}}});
   EXPECT_THAT(recorder_.start,
               ElementsAre(BlocksStored{
                   .hashes = {1, 2, 14, 15}, .token_ids = tokens(0, 4), .cache_salt = "salt"}));
-  // What was not found is not looked for again, the rest is.
+  // What was not found is not looked for again, but the rest is.
   live({{{1, 3, 14}, {1, 3, 14}, {2}, {2}}});
   EXPECT_THAT(recorder_.start,
               ElementsAre(BlocksStored{
@@ -125,7 +126,7 @@ TEST_F(KeptPagesTest, TheyAreRemovedAndStoredAsOthersAre) {
   live({}, [](CacheEvents& events) { store(events, {1, 2}, {0, 0}); });
   const PagesByRank all = {{{1, 2}, {1, 2}, {2}, {2}}};
   live(all, [](CacheEvents& events) {
-    // The other context-parallel rank has 2 as well.
+    // The other context-parallel rank also has 2.
     events.gone(std::vector<std::vector<BlockHash>>{{1, 2}, {}, {}, {}});
     store(events, {1, 2, 3}, {1, 1, 1});
   });

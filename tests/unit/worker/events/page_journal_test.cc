@@ -1,4 +1,4 @@
-// What rank 0 notes of published pages, and what the group's next start reads of it.
+// What rank 0 records about published pages, and what the group's next start reads of it.
 #include "worker/events/page_journal.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ PageContentKey key(int number) {
   return made;
 }
 
-// The page `number` behind the page `parent`; 0: none.
+// Page `number` after page `parent`; 0: none.
 StoredPage page(int number, int parent) {
   StoredPage made{.key = key(number)};
   if (parent != 0) made.parent = key(parent);
@@ -61,7 +61,7 @@ TEST_F(PageJournalTest, PagesAreReadAsTheyWereNoted) {
 TEST_F(PageJournalTest, EachPageIsReadOnceAndBehindItsParent) {
   ASSERT_TRUE(open().append(std::vector{page(2, 1), page(1, 0), page(1, 0), page(3, 1)}).ok());
   EXPECT_THAT(read(), ElementsAre(page(1, 0), page(3, 1)));
-  // And what follows one that is not wanted is not either.
+  // And a page that follows an unwanted one is unwanted, too.
   ASSERT_TRUE(open().append(std::vector{page(4, 3), page(5, 1)}).ok());
   EXPECT_THAT(read([](const PageContentKey& k) { return k != key(3); }),
               ElementsAre(page(1, 0), page(5, 1)));
@@ -122,7 +122,7 @@ TEST_F(PageJournalTest, WhatTheGroupHasNoMoreIsLeftOutOnceThereIsMuch) {
     EXPECT_EQ(num_asked, 1);
     journal.add({page(7, 4)}, held);
   }
-  // 6 is behind one that is gone.
+  // 6 follows a page that is gone.
   EXPECT_THAT(read(), ElementsAre(page(1, 0), page(4, 1), page(7, 4)));
 }
 

@@ -28,7 +28,7 @@ constexpr int kTryMs = 50;  // for what a loop tries again
 // Behind the time, which takes 9 bytes of a payload and the array's head one.
 constexpr size_t kTimeEnd = 10;
 
-// A socket of a subscriber or of one who missed something, by ZeroMQ's own functions.
+// A socket of a subscriber, or of a client that missed something, by ZeroMQ's own functions.
 class Peer {
  public:
   Peer(int type, const std::string& endpoint, int max_queued = 1000)
@@ -53,7 +53,7 @@ class Peer {
       zmq_send(socket_, parts[i].data(), parts[i].size(), more);
     }
   }
-  // The parts of the next message; none where none comes.
+  // The parts of the next message; empty if none comes.
   std::vector<std::string> receive() {
     std::vector<std::string> parts;
     zmq_msg_t part;
@@ -112,7 +112,7 @@ class ZmqPublisherTest : public ::testing::Test {
     parts[2] = timeless(parts[2]);
     EXPECT_THAT(parts, ElementsAre("kv@here", number(sequence), timeless(event)));
   }
-  // Sequence number and payload without time of each batch that a replay from `start` has.
+  // For each batch in a replay from `start`: its sequence number, and its payload without the time.
   std::vector<std::pair<std::string, std::string>> replay(const std::string& start) {
     Peer client(ZMQ_DEALER, options().replay_endpoint);
     client.send({"", start});
@@ -125,7 +125,7 @@ class ZmqPublisherTest : public ::testing::Test {
     }
   }
 
-  // What was published is not for those who subscribe from here on: it is sent before a replay.
+  // Subscribers from here on do not get what was published before: it is sent before a replay.
   void wait_until_sent() { replay(number(0)); }
 
   test::TempDirectory directory_;
@@ -164,7 +164,7 @@ TEST_F(ZmqPublisherTest, WhoComesWhenPagesAreStoredIsNotToldOfAnEmptyCache) {
   EXPECT_EQ(std::ranges::count_if(all, is_cleared), 1);
 }
 
-// Of so many blocks.
+// A batch of this many blocks.
 BlocksStored stored(BlockHash first, size_t count) {
   BlocksStored made;
   for (size_t i = 0; i < count; ++i) {
@@ -257,7 +257,7 @@ TEST_F(ZmqPublisherTest, WhoDoesNotKeepUpMissesSomeAndAReplayHasThem) {
   open(options());
   Peer slow(ZMQ_SUB, options().endpoint, /*max_queued=*/1);
   slow.set(ZMQ_RCVTIMEO, kTryMs);
-  // 8 KB each: three times what ZeroMQ lets wait for a subscriber.
+  // 8 KB each: three times what ZeroMQ queues for a subscriber.
   const BlocksStored large{.hashes = {1}, .token_ids = std::vector<int32_t>(1600, 1 << 20)};
   for (int i = 0; i < 3 * ZmqPublisher::kMaxQueued; ++i) publisher_->publish({large});
   std::vector<std::string> received;  // numbers

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-// The files of a job by name, the times cut out of the results.
+// The files of a job by name. The times are cut out of the results.
 using JobFiles = std::map<std::string, std::string>;
 
 std::string read_file(const fs::path& path) {
@@ -84,8 +84,8 @@ void expect_ok(const JobFiles& files) {
 class FarDevicePlans : public FarDeviceBatch,
                        public testing::WithParamInterface<std::tuple<std::string, int, int>> {
  protected:
-  // Prefill and generation. A sink of KV files has the engine close a layer before it goes on with
-  // the next.
+  // Prefill and generation. With a sink of KV files, the engine finishes a layer before it goes on
+  // with the next.
   JobFiles run_job(Memory memory, bool save_kv) {
     auto job = options({{{"id", "p"},
                          {"prompt_token_ids", prompt_tokens()},
@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_tp{}_cp{}", name, std::get<1>(job.param), std::get<2>(job.param));
     });
 
-// What is kept is copied together on the device, and what it is copied from goes.
+// Kept pages are copied together on the device, and then the original is freed.
 TEST_F(FarDeviceBatch, GenerationOverAPartOfTheCacheGivesTheSameTokens) {
   for (const GridShape grid : {GridShape{1, 1}, GridShape{2, 2}}) {
     const auto run_job = [&](Memory memory) {
@@ -170,15 +170,15 @@ TEST_F(FarDeviceWindows, ABatchJobGivesTheSameTokensAndLogits) {
   }
 }
 
-// Of ranks that share a kv head one writes its file, after each layer; the others have no reason
-// not to be a layer ahead.
+// One of the ranks that share a kv head writes its file after each layer; the others have no reason
+// of their own not to run a layer ahead.
 TEST_F(FarDeviceBatch, RanksOfDifferentSinksGoThroughTheLayersTogether) {
   auto job = options({{{"id", "p"}, {"prompt_token_ids", prompt_tokens()}}});
   job.save_kv = true;
   expect_ok(files_of({.tp = 8, .cp = 1}, Memory::kFar, job));  // 4 kv heads
 }
 
-// Generation takes memory of its own for the tokens to come, which one rank alone may lack.
+// Generation takes additional memory for the tokens to come, which a single rank may lack.
 TEST_F(FarDeviceBatch, ARankWithoutMemoryForGenerationFailsThePromptOnAllRanks) {
   const auto job =
       options({{{"id", "much"}, {"prompt_token_ids", {1, 2, 3}}, {"max_tokens", 4096}},
@@ -195,7 +195,8 @@ TEST_F(FarDeviceBatch, ARankWithoutMemoryForGenerationFailsThePromptOnAllRanks) 
   EXPECT_NE(results.find("rank 1: "), std::string::npos) << results;
 }
 
-// An operation that is never done, until the watch has said so: as a GPU that waits for a peer.
+// An operation that does not end until the watch has reported it, as on a GPU that waits for a
+// peer.
 TEST_F(FarDeviceBatch, ADeviceThatHangsIsEndedByTheWatch) {
   auto job = options({{{"id", "p"}, {"prompt_token_ids", prompt_tokens()}}});
   job.layer_timeout = std::chrono::milliseconds(100);

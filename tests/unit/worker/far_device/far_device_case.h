@@ -1,5 +1,5 @@
-// Ranks on a device whose memory the host cannot touch and that is always behind, next to ranks on
-// the same device in host memory: what either computes is the same, bit for bit.
+// Ranks on a device that always lags behind and whose memory the host cannot touch, and ranks on
+// the same device in host memory. Both compute the same, bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ inline constexpr int kPromptTokens = 715;
 
 enum class Memory {
   kNear,
-  kFar,      // collectives are done when called, as with ranks that share a GPU
-  kFarLate,  // collectives run beside the device's operations
+  kFar,      // collectives are done when called, as when ranks share a GPU
+  kFarLate,  // collectives run concurrently with the device's operations
 };
 
 template <typename T>
@@ -34,15 +34,15 @@ T must(Result<T> result) {
   return std::move(*result);
 }
 
-// What RankRuntime is, on a device of the test's choice.
+// The equivalent of RankRuntime on a device that the test chooses.
 struct DeviceRank {
   DeviceRank(const std::string& model, GridShape shape, std::unique_ptr<comm::Communicator> world,
              Memory memory);
 
   int number() const { return grid.world().rank(); }
-  // What ended the process, were it one.
+  // The errors that would end the process if it were one.
   std::vector<Error> ends;
-  // Not of ranks in near memory.
+  // Not for ranks in near memory.
   test::FarDevice& far_device() { return dynamic_cast<test::FarDevice&>(*device); }
 
   RankGrid grid;
@@ -56,11 +56,11 @@ model::HeadPlan dense_plan(const DeviceRank& rank);
 
 class FarDeviceTest : public testing::Test {
  protected:
-  // A model of four layers: what is taken in turn by layers has been taken again. `layer_windows`: as
-  // of model::ModelConfig.
+  // A model of four layers, so that resources that layers take in turn are reused. `layer_windows`:
+  // as in model::ModelConfig.
   explicit FarDeviceTest(const std::vector<int32_t>& layer_windows = {});
 
-  // On a thread a rank.
+  // Runs each rank on a thread.
   void on_ranks(GridShape shape, Memory memory, const std::function<void(DeviceRank&)>& what) const;
   void on_one_rank(Memory memory, const std::function<void(DeviceRank&)>& what) const {
     on_ranks({.tp = 1, .cp = 1}, memory, what);

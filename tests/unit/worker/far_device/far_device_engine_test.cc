@@ -1,4 +1,4 @@
-// In which order the engine gives a far device its layers, and what it does when one fails.
+// In which order the engine gives a far device its layers, and what it does when one of them fails.
 
 #include <mutex>
 #include <stdexcept>
@@ -11,7 +11,7 @@
 namespace millrace::worker {
 namespace {
 
-// Writes down what the engine does, and fails where it is told to.
+// Records what the engine does, and fails where the test says.
 class NotingSink final : public KvSink {
  public:
   explicit NotingSink(bool stages_layers) : stages_layers_(stages_layers) {}
@@ -80,8 +80,8 @@ TEST_F(FarDeviceLayers, AreGivenAfterTheOneBeforeWhereTheSinkReadsItsMemoryOrItI
 
 class FarDeviceEngine : public FarDeviceTest {};
 
-// At the first, a middle and the last layer: what another rank's device was given is not left
-// waiting for this one's.
+// At the first, a middle and the last layer: operations already given to another rank's device are
+// not left waiting for this rank's.
 TEST_F(FarDeviceEngine, AnErrorOfOneRanksSinkEndsTheRequestOnAllAndLeavesThemUsable) {
   for (const int32_t layer : {0, 1, 3}) {
     std::mutex mutex;
@@ -103,7 +103,7 @@ TEST_F(FarDeviceEngine, AnErrorOfOneRanksSinkEndsTheRequestOnAllAndLeavesThemUsa
   }
 }
 
-// The second failure is that of the wait for what a request that ends has left on its way.
+// The second failure comes from the wait for what an ending request has left unfinished.
 TEST_F(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
   for (const int num_operations : {0, 10, 50}) {
     on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
@@ -120,7 +120,7 @@ TEST_F(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
   }
 }
 
-// What a request that ends has left on its way cannot be freed.
+// Memory cannot be freed while operations of an ending request are unfinished.
 TEST_F(FarDeviceEngine, ADeviceThatDoesNotComeToAnEndEndsTheProcess) {
   on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
     const auto plan = dense_plan(rank);
@@ -136,7 +136,8 @@ TEST_F(FarDeviceEngine, ADeviceThatDoesNotComeToAnEndEndsTheProcess) {
   });
 }
 
-// The last layer, of which a few rows attend, among them: a layer ahead, with collectives beside it.
+// This includes the last layer, in which only a few rows attend, with the host a layer ahead and
+// collectives running concurrently.
 TEST_F(FarDeviceEngine, GivesTheLogitsOfNearMemoryWithAndWithoutProbes) {
   const auto tokens = token_ids();
   for (const std::string text : {"adaptive:0.6", "vertical-slash:64,128"}) {
@@ -175,15 +176,15 @@ TEST_F(FarDeviceEngine, GivesTheLogitsOfNearMemoryWithAndWithoutProbes) {
 
 class FarDeviceWarmUp : public FarDeviceTest {
  protected:
-  // Of each rank: the device memory that warming up took, what of it is still taken, and the tokens
-  // of a prompt after it.
+  // For each rank: the device memory that warming up took, how much of it is still taken, and the
+  // tokens of a prompt after it.
   struct Warmed {
     int64_t peak_bytes = 0;
     int64_t left_bytes = 0;
     std::vector<std::pair<int32_t, float>> top_tokens;  // and their logits; of rank 0
   };
 
-  // Not warmed up at all with max_tokens 0.
+  // max_tokens 0: no warm-up at all.
   std::vector<Warmed> warmed_ranks(int64_t max_tokens) const {
     std::vector<Warmed> ranks(4);
     on_ranks({2, 2}, Memory::kFarLate, [&](DeviceRank& rank) {

@@ -1,5 +1,5 @@
-// A prompt behind a prefix that a rank's store has cached, on a far device: pages of both tiers come to
-// it a layer ahead, and what they overwrite is through before.
+// A prompt behind a prefix that a rank's store has cached, on a far device. Pages of both tiers are
+// loaded a layer ahead, and only after operations on what they overwrite are done.
 
 #include <map>
 #include <mutex>
@@ -35,7 +35,8 @@ class CachingRank {
                   .first_kv_head = rank.weights->shard.first_kv_head,
                   .head_dim = rank.weights->config.head_dim,
                   .dtype = DType::kFloat32} {
-    // Some pages have their only copy on the device: a far one's are read for the host to have them.
+    // Some pages have their only copy on the device; from a far one they must be read before the
+    // host has them.
     const int64_t device_pages = 40, host_pages = 400;
     std::unique_ptr<kvstore::SlotMemory> device_memory;
     if (memory != Memory::kNear) {
@@ -51,7 +52,7 @@ class CachingRank {
     reader_ = must(PageReader::create(*rank_.device, store_->geometry(), /*num_threads=*/2));
   }
 
-  // Computed behind what is cached of it; its own pages are cached if `remembers`.
+  // Computed behind its cached pages. Its own pages are cached if `remembers`.
   void prefill(const std::string& id, const model::HeadPlan& plan, bool remembers) {
     const auto deadline = Deadline::after(kTimeout);
     const auto cached = must(agree_on_prefix(*store_, rank_.grid, keys(), deadline));
@@ -82,7 +83,7 @@ class CachingRank {
     }
     must(store_->remember(id, named));
   }
-  // Of the last prompt: every page it holds, with its score.
+  // Every page of the last prompt, with its score.
   std::vector<std::string> pages(const std::string& id) const {
     std::vector<std::string> all;
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {

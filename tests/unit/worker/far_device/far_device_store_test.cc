@@ -14,7 +14,7 @@ namespace {
 
 enum class Tiers { kHost, kDeviceAndHost };
 
-// The store of a rank, into which a prompt "r" goes.
+// The store of a rank, which receives a prompt "r".
 struct RankStore {
   RankStore(DeviceRank& rank, Memory memory, Tiers tiers)
       : geometry{.num_layers = rank.weights->config.num_layers,
@@ -40,9 +40,9 @@ struct RankStore {
     MR_CHECK(store->begin_request("r", kPromptTokens, own_pages).ok(), "no room");
   }
 
-  // Every page of the request, as the store gives it out: bytes, digest and score.
+  // Every page of the request as the store returns it: bytes, digest and score.
   std::vector<std::string> pages() const;
-  // Layers from the first on that can be read.
+  // How many layers, counted from the first, can be read.
   int32_t num_readable() const;
 
   kvstore::KvGeometry geometry;
@@ -88,8 +88,8 @@ class FarDeviceStore : public FarDeviceTest {
   // By rank.
   using StoredPages = std::map<int, std::vector<std::string>>;
 
-  // What a store holds at the end of each layer: layers that the sink calls complete, and layers
-  // that can be read. Then what it was given in all.
+  // What a store holds at the end of each layer: how many layers the sink calls complete, and how
+  // many can be read. Then everything it was given.
   struct Progress {
     std::vector<int32_t> complete, readable;
     StoredBytes stored;
@@ -175,7 +175,8 @@ TEST_F(FarDeviceStore, CountsWhatIsWrittenAndHowMuchOfItWhileALaterLayerWasCompu
   EXPECT_EQ(near.stored.while_computing, 0);
   const auto far = progress(Memory::kFarLate);
   EXPECT_EQ(far.stored.total, 4 * layer_bytes);
-  // All but the last layer's, for this device computes a layer when it is waited for.
+  // All but the last layer's, because this device computes a layer only when something waits for
+  // it.
   EXPECT_EQ(far.stored.while_computing, 3 * layer_bytes);
 }
 

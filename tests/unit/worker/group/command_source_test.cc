@@ -1,4 +1,4 @@
-// What rank 0 makes of what the coordinator said, the clock and a stop, without any other rank.
+// What rank 0 makes of the coordinator's messages, the clock and a stop, without any other rank.
 #include "worker/group/command_source.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ class CommandSourceTest : public ::testing::Test {
     options_.drain_timeout = milliseconds(100);
   }
 
-  // "a unavailable": requests that failed, and how.
+  // "a unavailable": the requests that failed, and how.
   std::vector<std::string> failures() const {
     std::vector<std::string> failed;
     for (const auto& sent : link_.sent()) {
@@ -53,11 +53,11 @@ class CommandSourceTest : public ::testing::Test {
     }
     return failed;
   }
-  // Of a layer's boundary: how the request that runs is to end, or nothing.
+  // At a layer's boundary: how the running request is to end, or nothing.
   std::string ending() {
     return source_.at_boundary({.layer = 1, .num_layers = 4}).end_running().message();
   }
-  // A lease of an hour on its cache.
+  // Gives its cache a lease of an hour.
   void hold(const std::string& id) {
     protocol::PrefillDone done;
     done.set_request_id(id);
@@ -138,7 +138,7 @@ TEST_F(CommandSourceTest, GivesAShortRequestBetweenTwoLayersOfAnother) {
   const auto command = at_boundary();
   EXPECT_EQ(command.run().request_id(), "short");
   EXPECT_FALSE(command.has_end_running());
-  // One at a time, and each is cancelled alone.
+  // One at a time, and each one is cancelled alone.
   EXPECT_FALSE(at_boundary().has_run());
   link_.push(cancel("long"));
   EXPECT_EQ(ending(), "");

@@ -1,4 +1,4 @@
-// Where a group's KV cache events go in a test.
+// Receives a group's KV cache events in a test.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,16 @@
 
 namespace millrace::test {
 
-// Of one group after the other. A std::shared_ptr has it: a group may end behind its test.
+// For one group after another. It is held by a std::shared_ptr, because a group may outlive its
+// test.
 class EventRecorder : public std::enable_shared_from_this<EventRecorder> {
  public:
-  // All that have come since the last time.
+  // All events since the last call.
   std::vector<worker::KvEvent> take() {
     std::lock_guard lock(mutex_);
     return std::exchange(events_, {});
   }
-  // Those of the starts.
+  // Events published at starts.
   std::vector<worker::KvEvent> take_start() {
     std::lock_guard lock(mutex_);
     return std::exchange(start_, {});

@@ -1,5 +1,5 @@
-// Prompts whose cache is kept in part: which pages there are, who can read them, and what a decode
-// node makes of them.
+// Prompts of whose cache only some pages are kept: which pages there are, who can read them, and
+// what a decode node does with them.
 
 #include <algorithm>
 #include <cmath>
@@ -90,7 +90,7 @@ TEST_P(GroupBudgetOnGridsTest, KeepsThePagesWithMostMassAndDecodesOverThem) {
   }
 }
 
-// With eight tensor-parallel ranks two hold each kv head.
+// With eight tensor-parallel ranks, each kv head is on two.
 INSTANTIATE_TEST_SUITE_P(Grids, GroupBudgetOnGridsTest,
                          ::testing::Values(GridShape{1, 1}, GridShape{2, 2}, GridShape{1, 3},
                                            GridShape{8, 1}),
@@ -103,7 +103,7 @@ TEST_F(GroupBudgetTest, WhatIsKeptIsAsItWasComputedAndTheRestIsNotThere) {
   const test::MaskedDecode reference(model().path(), prompt(), "dense");
   const auto done = run(request("b", 0.5));
   kvclient::KvClient client(group().transport(), kvclient::from_protocol(done.manifest()), {});
-  // One that does not know what is missing is told by the rank.
+  // A client that does not know what is missing is told by the rank.
   auto unaware_manifest = kvclient::from_protocol(done.manifest());
   unaware_manifest.kept_pages.reset();
   unaware_manifest.version = 1;

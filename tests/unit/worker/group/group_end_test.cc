@@ -1,4 +1,4 @@
-// What a group does when its coordinator is gone or will not have it, and when it is to end.
+// What a group does when its coordinator is gone or rejects it, and when it has to end.
 
 #include "worker/group/group_service.h"
 
@@ -64,7 +64,7 @@ TEST_F(GroupEndTest, ADrainFinishesWhatIsQueuedAndWaitsForLeases) {
   const auto first = expect_done().manifest();
   const auto second = expect_done().manifest();
   EXPECT_EQ(second.request_id(), "b");
-  // Two leases: the group serves until both are over, one released, one expired.
+  // Two leases. The group serves until both are over: one is released, one expires.
   link().push(release(first));
   EXPECT_FALSE(expect_lease_reply().has_error());
   EXPECT_TRUE(pull_a_page(second).ok());

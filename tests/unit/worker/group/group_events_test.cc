@@ -1,4 +1,4 @@
-// What a group publishes of its cached pages.
+// What a group publishes about its cached pages.
 
 #include <algorithm>
 #include <memory>
@@ -38,14 +38,15 @@ class GroupEventsTest : public GroupServiceTest {
     link().push(envelope);
     return expect_done();
   }
-  // Once the group has made them: it answers to a lease when the prompt before is over and done with.
+  // Once the group has made them: it answers about a lease when the prompt before is completely
+  // done.
   std::vector<KvEvent> events_of(const protocol::PrefillDone& done) {
     link().push(release(done.manifest()));
     expect_lease_reply();
     return recorder_->take();
   }
 
-  // The group's last events come when it ends, behind the test.
+  // A group's last events come when it ends, after the test.
   const std::shared_ptr<test::EventRecorder> recorder_ = std::make_shared<test::EventRecorder>();
 };
 

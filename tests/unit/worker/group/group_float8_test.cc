@@ -1,4 +1,5 @@
-// Groups whose KV cache is in 8-bit floats: what decode nodes find, on every grid and behind a prefix.
+// Groups whose KV cache is in 8-bit floats: what decode nodes find, on every grid and behind a
+// prefix.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +26,7 @@ constexpr uint64_t kMaxPositions = 32768;  // of the model
 // All pages, [layers, kv heads, pages, K then V], as they travel.
 using Cache = std::vector<std::byte>;
 
-// A prompt, and then the same one again, on a group of a model whose checkpoint has scales.
+// A prompt, and then the same prompt again, on a group whose model has scales in its checkpoint.
 struct Outcome {
   protocol::PrefillDone first, again;
   Cache first_cache, again_cache;
@@ -42,14 +43,14 @@ class GroupFloat8Test : public ::testing::Test {
     tensors["model.layers.0.self_attn.v_scale"] = {{}, {0.0078125F}};
     tensors["model.layers.1.self_attn.v_scale"] = {{}, {0.01171875F}};
     test::write_checkpoint(config, tensors, DType::kFloat32, model(false).path(), 1);
-    // As compressed-tensors stores those of heads.
+    // As compressed-tensors stores scales of heads.
     tensors["model.layers.0.self_attn.k_scale"] = {
         {kHeads, 1, 1}, {0.0185546875F, 0.03125F, 0.0625F, 0.009765625F}};
     tensors["model.layers.1.self_attn.v_scale"] = {{kHeads, 1, 1},
                                                    {0.01171875F, 0.5F, 0.0078125F, 0.046875F}};
     test::write_checkpoint(config, tensors, DType::kFloat32, model(true).path(), 1);
   }
-  // `by_head`: with scales of each kv head, in one of two layers for K, in the other for V.
+  // `by_head`: with a scale for each kv head, in one of two layers for K, in the other for V.
   static test::TempDirectory& model(bool by_head) {
     static test::TempDirectory by_layer, of_heads;
     return by_head ? of_heads : by_layer;
@@ -108,7 +109,7 @@ class GroupFloat8Test : public ::testing::Test {
     return codes;
   }
   static double number(std::byte code) { return to_float(Float8{static_cast<uint8_t>(code)}); }
-  // Elements that differ; by more than the next code, all.
+  // The number of elements that differ; all, if one differs by more than the next code.
   static int64_t num_moved(const Cache& a, const Cache& b) {
     int64_t moved = 0;
     for (size_t i = 0; i < a.size(); ++i) {
@@ -160,7 +161,7 @@ TEST_P(GroupFloat8OnGridsTest, PagesAreTheOtherCachesQuantisedAndServeAsAPrefix)
   EXPECT_EQ(manifest.layout.dtype, "float8_e4m3");
   EXPECT_EQ(manifest.layout.scales, scales(by_head));
 
-  // The model computes in float32: a quarter of the bytes.
+  // The model computes in float32, so it takes a quarter of the bytes.
   EXPECT_EQ(4 * narrow.first_cache.size(), wide.first_cache.size());
   EXPECT_TRUE(narrow.first_cache == quantised(wide.first_cache, by_head));
   int64_t bytes = 0, wide_bytes = 0;
@@ -196,14 +197,14 @@ TEST_P(GroupFloat8OnGridsTest, PagesAreTheOtherCachesQuantisedAndServeAsAPrefix)
       }
     }
   }
-  // No more than one rounding to a code, of 3 bits, leaves.
+  // No more than what one rounding to a code, of 3 bits, leaves.
   EXPECT_GT(distance, 0);
   EXPECT_LT(std::sqrt(distance / size), 1.0 / 16);
   for (int i = 0; i < narrow.first.manifest().top_logprobs_size(); ++i) {
     EXPECT_NEAR(narrow.again.manifest().top_logprobs(i).logit(),
                 narrow.first.manifest().top_logprobs(i).logit(), 0.05);
   }
-  // No page of one is taken for one of the other: their keys differ.
+  // No page of one cache is taken for one of the other, because their keys differ.
   EXPECT_NE(narrow.origin, 0u);
   EXPECT_NE(narrow.origin, wide.origin);
 }
@@ -218,7 +219,8 @@ INSTANTIATE_TEST_SUITE_P(Grids, GroupFloat8OnGridsTest,
                                               std::get<bool>(instance.param) ? "ByHead" : "");
                          });
 
-// Sums of other orders round differently in float32: some elements lie on the other side of a tie.
+// Sums in different orders round differently in float32, so some elements lie on the other side of
+// a tie.
 TEST_F(GroupFloat8Test, GridsHaveTheSamePagesButForRoundingAtTies) {
   const auto alone = run({1, 1}, true);
   for (const GridShape grid : {GridShape{2, 1}, GridShape{1, 2}, GridShape{2, 2}}) {

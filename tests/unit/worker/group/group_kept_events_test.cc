@@ -1,4 +1,5 @@
-// What a group publishes at its start of the pages that its former life kept: those that prompts find, and no others.
+// What a group publishes at its start about the pages that its former life kept: those that prompts
+// find, and no others.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -14,7 +15,7 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Of each block that is stored in these events its tokens with its parent's hash.
+// For each block stored in these events: its parent's hash and its tokens.
 using Blocks = std::map<BlockHash, std::pair<std::optional<BlockHash>, std::vector<int32_t>>>;
 
 // `known`: blocks that were stored before.
@@ -48,7 +49,7 @@ class GroupKeptEventsTest : public GroupServiceTest,
     options_.open_events = recorder_->opener();
     options_.model_directory = model().path();
   }
-  // A new life of the group; the former has ended in good order.
+  // A new life of the group, after the former one ended in good order.
   void restart() {
     end();
     running_ = std::make_unique<test::RunningGroup>(options_);
@@ -69,7 +70,7 @@ class GroupKeptEventsTest : public GroupServiceTest,
     for (int i = 0; i < count; ++i) made.push_back((i * i % 89 + i * 7 + variant) % 101);
     return made;
   }
-  // How many of its tokens were cached.
+  // Returns how many of its tokens were cached.
   uint64_t run(const std::string& id, const std::vector<int32_t>& tokens,
                const std::string& salt = "") {
     auto envelope = prefill_request(id, static_cast<int>(tokens.size()), "dense");
@@ -81,7 +82,7 @@ class GroupKeptEventsTest : public GroupServiceTest,
     const auto done = running_->link().wait_for(protocol::Envelope::kPrefillDone);
     EXPECT_TRUE(done.has_value());
     if (!done) return 0;
-    // It answers to that when the prompt before is over and done with.
+    // The group answers this when the prompt before is completely done.
     running_->link().push(release(done->prefill_done().manifest()));
     EXPECT_TRUE(running_->link().wait_for(protocol::Envelope::kLeaseReply).has_value());
     return done->prefill_done().cached_tokens();
@@ -110,7 +111,7 @@ TEST_P(GroupKeptEventsTest, AllThatWasKeptIsPublishedBeforeAnyPrompt) {
   const auto stored = recorder_->take();
   EXPECT_THAT(recorder_->take_start(), IsEmpty());
   restart();
-  // The prompt's answer says that the group has started.
+  // The prompt's answer shows that the group has started.
   EXPECT_EQ(run("again", tokens(700, 1)), 576U);
   const auto start = recorder_->take_start();
   EXPECT_EQ(blocks_of(start), blocks_of(stored));
@@ -119,7 +120,7 @@ TEST_P(GroupKeptEventsTest, AllThatWasKeptIsPublishedBeforeAnyPrompt) {
     return std::get<BlocksStored>(event).cache_salt == "salt";
   };
   EXPECT_EQ(std::ranges::count_if(start, is_salted), 1);
-  // And once more: the journal goes on with what was found.
+  // And once more: the journal continues with what was found.
   run("b", tokens(500, 2));
   const auto more = recorder_->take();
   restart();
@@ -141,7 +142,7 @@ TEST_P(GroupKeptEventsTest, WhatARankLostIsNotPublished) {
   const auto published = blocks_of(recorder_->take_start());
   EXPECT_EQ(published.size(), cached / 64);
   EXPECT_LT(published.size(), 9U);
-  // The rest is when it is there again, by the prompt.
+  // The prompt brings the rest back, and it is published.
   EXPECT_EQ(blocks_of(recorder_->take(), published).size() + published.size(), 10U);
 }
 
@@ -157,7 +158,7 @@ TEST_P(GroupKeptEventsTest, WithoutItsJournalOrWithADamagedOneNothingWrongIsPubl
   const auto published = blocks_of(recorder_->take_start());
   EXPECT_EQ(published.size() + 1, stored.size());
   EXPECT_TRUE(std::ranges::includes(stored, published));
-  // The prompt begins with them, and they are published then.
+  // The prompt begins with them, and then they are published.
   EXPECT_THAT(recorder_->take(), SizeIs(1));
   end();
   std::filesystem::remove(journal());

@@ -1,4 +1,5 @@
-// Prompts side by side behind a prefix that all ranks of a group hold: a lane reads it in the pools of the others.
+// Prompts side by side, behind a prefix that all ranks of a group hold together: a lane reads it
+// from the pools of the others.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -10,7 +11,7 @@ namespace {
 
 using protocol::Envelope;
 
-// Changes a byte of every page in the memory that ranks of this process share; how many.
+// Changes a byte of every page in the memory that ranks of this process share. Returns how many.
 int damage_shared_pools(int64_t page_bytes) {
   std::ifstream maps("/proc/self/maps");
   int num_pages = 0;
@@ -42,7 +43,7 @@ class GroupLanePrefixTest : public GroupPrefixTest,
   }
 
   int num_lanes() const { return GetParam().cp; }
-  // One for each lane, of 500 tokens and more behind the kShared first ones: "lane 0", ...
+  // One prompt for each lane, "lane 0", ..., with 500 or more tokens behind the kShared first ones.
   std::vector<Envelope> a_prompt_a_lane(protocol::CacheUse cache = protocol::CACHE_BOTH) const {
     std::vector<Envelope> prompts;
     for (int lane = 0; lane < num_lanes(); ++lane) {
@@ -63,7 +64,7 @@ class GroupLanePrefixTest : public GroupPrefixTest,
     }
     return done;
   }
-  // Without the cache, on all ranks.
+  // Computed without the cache, on all ranks.
   protocol::PrefillDone whole(const Envelope& prompt) {
     auto envelope = prompt;
     auto& message = *envelope.mutable_prefill_request();
@@ -94,7 +95,7 @@ TEST_P(GroupLanePrefixTest, BeginsWithThePagesOfAllRanks) {
     EXPECT_TRUE(kvclient::check_manifest(kvclient::from_protocol(one.manifest())).ok());
     expect_same(one, whole(prompt));
   }
-  // What a lane leaves, all ranks begin with.
+  // What a lane leaves is a prefix for all ranks.
   const auto longer = run(request("b", 600, /*variant=*/1));
   EXPECT_EQ(longer.cached_tokens(), 448U);
   EXPECT_FALSE(longer.in_lane());
@@ -159,7 +160,7 @@ TEST_P(GroupLanePrefixTest, AStreamingPromptIsOpenedWithItsPrefix) {
   EXPECT_EQ(num_opened, 1);
 }
 
-// Which pages go, its own ranks alone know.
+// Only the lane's own ranks know which pages are dropped.
 TEST_P(GroupLanePrefixTest, OneThatKeepsASmallerCacheComputesWhatItsRanksDoNotHold) {
   group().start();
   run(request("a", 700));
@@ -180,7 +181,7 @@ TEST_P(GroupLanePrefixTest, OneWithMoreToComputeThanALaneTakesRunsOnAllRanks) {
     EXPECT_FALSE(one.in_lane()) << id;
     EXPECT_EQ(one.manifest().cp(), static_cast<uint32_t>(num_lanes()));
   }
-  // The first of them has left what they share.
+  // The first of them has left the pages that they share.
   EXPECT_EQ(done.at("lane 1").cached_tokens(), 320U);
   expect_same(done.at("lane 1"), whole(prompts[1]));
 }
@@ -223,7 +224,7 @@ TEST_P(GroupLanePrefixTest, DamagedPagesAreComputedAgainOnAllRanks) {
 }
 
 TEST_P(GroupLanePrefixTest, OfAStreamingOneWithDamagedPagesNobodyHearsOfTheFirstAttempt) {
-  // All pages are checked before it is opened: what is damaged then ends its prefix.
+  // All pages are checked before it is opened, so damaged pages then end its prefix.
   group().start();
   run(request("a", 700));
   EXPECT_GT(damage_shared_pools(64 * 16 * 2 * 4), 0);

@@ -95,7 +95,7 @@ TEST_F(GroupLeasesTest, ALeaseChangesWhileAnotherRequestRuns) {
   first = expect_done().manifest();
   link().push(prefill_request("b", 200));
   EXPECT_FALSE(expect_lease_reply().has_error());
-  // Answered between the layers, so before the second request is done.
+  // It is answered between layers, so before the second request is done.
   EXPECT_EQ(expect_done().request_id(), "b");
   EXPECT_EQ(pull_a_page(first).error().code, Errc::kNotFound);
 }

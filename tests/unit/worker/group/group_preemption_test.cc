@@ -21,7 +21,7 @@ class GroupPreemptionTest : public GroupServiceTest,
     options_.host_pages = 400;
   }
 
-  // All pages of layer 0 and 1 of a cache whose 4 kv heads have `num_pages` each.
+  // All pages of layers 0 and 1 of a cache whose 4 kv heads have `num_pages` each.
   std::vector<std::byte> pages_of(const protocol::Manifest& manifest) {
     kvclient::KvClient client(group().transport(), kvclient::from_protocol(manifest), {});
     const auto num_pages = static_cast<int64_t>((manifest.num_tokens() + 63) / 64);
@@ -146,7 +146,7 @@ TEST_P(GroupPreemptionTest, ALeaseEndsWhileAPromptIsSetAside) {
   EXPECT_EQ(expect_done().request_id(), "long");
 }
 
-// More than may be computed there, but for what is cached.
+// More tokens than may be computed there, but some are cached.
 TEST_P(GroupPreemptionTest, OnlyTokensThatAreNotCachedCount) {
   options_.host_pages = 700;
   const auto with_cache = [](const std::string& id) {

@@ -22,7 +22,7 @@ class GroupPrefixTest : public GroupServiceTest {
 
   static constexpr int kShared = 320;
 
-  // The first kShared tokens of all are the same, the others those of `variant`.
+  // The first kShared tokens of all prompts are the same; the others depend on `variant`.
   protocol::Envelope request(const std::string& id, int num_tokens, int variant = 0,
                              protocol::CacheUse cache = protocol::CACHE_BOTH) const {
     auto envelope = prefill_request(id, num_tokens, plan_);
@@ -40,7 +40,8 @@ class GroupPrefixTest : public GroupServiceTest {
     link().push(envelope);
     return expect_done();
   }
-  // All pages of all layers and heads, by whoever serves them: each checked as it is pulled.
+  // All pages of all layers and heads, from the ranks that serve them. Each page is checked as it
+  // is pulled.
   std::vector<float> pull(const protocol::Manifest& manifest) {
     kvclient::KvClient client(group().transport(), kvclient::from_protocol(manifest), {});
     std::vector<float> all;
@@ -61,7 +62,8 @@ class GroupPrefixTest : public GroupServiceTest {
     link().push(release(done.manifest()));
     expect_lease_reply();
   }
-  // Products of other heights round differently in float32 (tests/unit/worker/engine/prefix_test.cc).
+  // Products with different numbers of rows round differently in float32
+  // (tests/unit/worker/engine/prefix_test.cc).
   void expect_same(const protocol::PrefillDone& some, const protocol::PrefillDone& whole) {
     EXPECT_EQ(some.manifest().first_token_id(), whole.manifest().first_token_id());
     ASSERT_EQ(some.manifest().top_logprobs_size(), whole.manifest().top_logprobs_size());

@@ -1,5 +1,5 @@
 // Prompts that begin with what the group remembers: what is computed, what is not, and that the
-// caches are those of prompts computed whole.
+// caches equal those of prompts computed whole.
 
 #include <string>
 
@@ -35,7 +35,7 @@ TEST_P(GroupPrefixOnGridsTest, WhatFollowsASharedPrefixIsComputed) {
   const auto behind = run(request("b", 500, 1));
   EXPECT_EQ(behind.cached_tokens(), 320u);
   expect_same(behind, whole);
-  // And a third behind what the second added.
+  // And a third prompt behind what the second added.
   const auto third = run(request("c", 600, 1));
   EXPECT_EQ(third.cached_tokens(), 448u);
   expect_same(third, run(request("whole-2", 600, 1, protocol::CACHE_OFF)));
@@ -49,7 +49,7 @@ TEST_P(GroupPrefixOnGridsTest, AdaptivePromptsShareWhatTheirLastRowsLeftAlone) {
   const auto behind = run(request("b", 500, 1));
   EXPECT_EQ(behind.cached_tokens(), 320u);
   expect_same(behind, whole);
-  // Pages 5 and 6 of "b" had rows that ran densely: a longer prompt computes page 6 itself.
+  // Pages 5 and 6 of "b" had rows that ran densely, so a longer prompt computes page 6 itself.
   EXPECT_EQ(run(request("c", 600, 1)).cached_tokens(), 384u);
 }
 
@@ -194,7 +194,7 @@ TEST_F(GroupPrefixTest, APromptThatIsCancelledLeavesItsPrefixAndNothingElse) {
   expect_same(again, run(request("whole", 700, 0, protocol::CACHE_OFF)));
 }
 
-// The disk fails once the pages have been checked: between the first layer and the second.
+// The disk fails after the pages have been checked: between the first layer and the second.
 TEST_F(GroupPrefixTest, APrefixThatIsDamagedAfterItsCheckIsComputed) {
   const test::TempDirectory disk;
   options_.grid = {1, 1};
@@ -210,7 +210,7 @@ TEST_F(GroupPrefixTest, APrefixThatIsDamagedAfterItsCheckIsComputed) {
   expect_same(b, run(request("whole", 700, 0, protocol::CACHE_OFF)));
 }
 
-// What computing takes is learnt from the first prompt, and what reading takes from the second.
+// The first prompt teaches what computing takes, and the second what reading takes.
 TEST_F(GroupPrefixTest, APrefixOnADiskThatIsSlowerThanComputingIsComputed) {
   const test::TempDirectory disk;
   options_.grid = {1, 1};

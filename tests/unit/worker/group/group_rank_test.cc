@@ -1,4 +1,4 @@
-// A rank's start: what it registers with, and that what fails on one rank fails on all.
+// A rank's start: what it registers with, and that a failure on one rank fails all.
 #include "worker/group/group_rank.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// One port cannot be listened at.
+// A transport that cannot listen at one of the ports.
 class DeafTransport final : public comm::Transport {
  public:
   static constexpr int kDeafPort = 4711;
@@ -24,7 +24,7 @@ class DeafTransport final : public comm::Transport {
   Result<std::unique_ptr<comm::TransportServer>> listen(
       const std::string& host, int port, comm::TransportServer::Handler handler,
       comm::TransportServer::Admits admits) override {
-    // Rank 1's is the next one.
+    // Rank 1's port is the next one.
     if (port == kDeafPort + 1) return error(Errc::kIo, "port {} is in use", port);
     return transport_.listen(host, port, std::move(handler), std::move(admits));
   }
@@ -40,7 +40,7 @@ class DeafTransport final : public comm::Transport {
 
 class GroupRankTest : public GroupServiceTest {
  protected:
-  // Of two ranks that are started and do not serve: "ok", or the error.
+  // Starts two ranks that do not serve. Returns "ok" or the error of each.
   static std::vector<std::string> starts(
       const std::function<void(GroupRankOptions&, int)>& change) {
     std::vector<std::string> outcomes(2);

@@ -1,4 +1,5 @@
-// What tests of a group's service share: what the coordinator says, and what it expects to hear.
+// Shared by the tests of a group's service: what the coordinator sends, and what it expects to
+// receive.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -22,7 +23,8 @@ protocol::Envelope cancel(const std::string& id);
 protocol::Envelope renew(const protocol::Manifest& manifest, uint64_t lease_ms);
 protocol::Envelope release(const protocol::Manifest& manifest);
 
-// A group of the tiny model, under the options as they are when it is first asked for.
+// A group of the tiny model. It is started when it is first asked for, with the options as they are
+// then.
 class GroupServiceTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite();
@@ -31,15 +33,15 @@ class GroupServiceTest : public ::testing::Test {
   test::RunningGroup& group();
   test::ScriptedLink& link() { return group().link(); }
 
-  // After layer 0 of `id`, before the group looks at its messages.
+  // Calls `what` after layer 0 of `id`, before the group looks at its messages.
   void after_first_layer_of(const std::string& id, std::function<void()> what);
 
   protocol::PrefillDone expect_done();
-  // The error the group answers next; its code and a part of its message.
+  // The group's next answer must be an error with this code, and a message that contains `why`.
   void expect_failed(const std::string& id, Errc code, const std::string& why);
   void expect_next_request_works();
   protocol::LeaseReply expect_lease_reply();
-  // What the ranks end with, once they have.
+  // All ranks must end without an error; waits for their end.
   void expect_good_end();
 
   Result<void> pull_a_page(const protocol::Manifest& manifest);

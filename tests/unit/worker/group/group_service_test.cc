@@ -1,4 +1,4 @@
-// What a group answers to requests of any kind, and what stays usable afterwards.
+// How a group answers requests of any kind, and what remains usable afterwards.
 
 #include "worker/group/group_service.h"
 
@@ -85,7 +85,7 @@ TEST_F(GroupServiceTest, ACancelledRequestEndsAtTheNextLayerAndLeavesNothing) {
   group().start();
   link().push(prefill_request("a", 300));
   expect_failed("a", Errc::kCancelled, "after layer 1 of 2");
-  // Its pages are free again: three times as much as fits at once goes through.
+  // Its pages are free again: three times as much as fits at once can be run.
   for (int i = 0; i < 3; ++i) {
     link().push(prefill_request("big", 700));
     const auto done = expect_done();
@@ -198,7 +198,8 @@ TEST_F(GroupServiceTest, WeightsThatAreNoNumbersAreNotTheClientsFault) {
 TEST_F(GroupServiceTest, ReportsTheRoomThatCachesLeave) {
   group().start();
   const auto room = [&] {
-    // A lease change is a command, after which the figures are posted; the next one waits for that.
+    // A lease change is a command, and the figures are posted after it. The next command waits for
+    // that.
     for (int i = 0; i < 2; ++i) {
       link().push(renew({}, 1));
       expect_lease_reply();
@@ -221,7 +222,7 @@ TEST_F(GroupServiceTest, MetricsCountOverAllRanks) {
   group().start();
   link().push(prefill_request("a", 300));
   expect_done();
-  // The samples are posted once the request's command is over; a lease change is the next one.
+  // The samples are posted once the request's command is over. A lease change is the next command.
   link().push(renew({}, 1));
   expect_lease_reply();
   double pages_written = 0;

@@ -22,7 +22,7 @@ Envelope together(const std::vector<Envelope>& requests) {
   return envelope;
 }
 
-// What a decode node gets: answer, and all pages of 2 layers of 4 kv heads.
+// What a decode node gets: the answer, and all pages of 2 layers with 4 kv heads.
 struct Cache {
   explicit Cache(const protocol::Manifest& manifest, comm::Transport& transport)
       : first_token(manifest.first_token_id()) {
@@ -57,7 +57,7 @@ class GroupSideBySideTest : public GroupServiceTest,
   }
 
   int num_lanes() const { return GetParam().cp; }
-  // "a", "b", ...; of different lengths.
+  // "a", "b", ...; their lengths differ.
   std::vector<Envelope> a_prompt_a_lane(const std::string& plan = "adaptive") const {
     std::vector<Envelope> prompts;
     for (int lane = 0; lane < num_lanes(); ++lane) {
@@ -261,14 +261,14 @@ TEST_P(GroupSideBySideTest, LaterPromptsOfTheWholeGroupBeginWithTheirPages) {
   again.mutable_prefill_request()->mutable_options()->set_cache(protocol::CACHE_BOTH);
   link().push(again);
   EXPECT_EQ(expect_done().cached_tokens(), 576U);
-  // 512 tokens are told of, by every lane.
+  // Every lane reports 512 tokens.
   const auto told = group().board().cached_prefixes();
   EXPECT_EQ(told.added_size(), 1);
   expect_next_request_works();  // after the metrics
   EXPECT_EQ(metric("millrace_prefix_cache_hit_tokens_total"), 576);
 }
 
-// Of a prompt of its own in each lane; the last two share their first 256 tokens.
+// Each lane has a different prompt; the last two share their first 256 tokens.
 TEST_P(GroupSideBySideTest, TheirPagesArePublishedWithTheTokensOfEach) {
   const auto recorder = std::make_shared<test::EventRecorder>();
   options_.open_events = recorder->opener();
@@ -301,7 +301,7 @@ TEST_P(GroupSideBySideTest, TheirPagesArePublishedWithTheTokensOfEach) {
     hashes.insert(blocks.hashes.begin(), blocks.hashes.end());
     stored.insert(blocks.token_ids);
   }
-  // Seven pages of each, of which the last two share four.
+  // Seven pages of each prompt, of which the last two share four.
   EXPECT_EQ(num_behind, 1);
   EXPECT_EQ(std::ssize(hashes), 7 * num_lanes() - 4);
   int num_whole = 0;
@@ -309,7 +309,7 @@ TEST_P(GroupSideBySideTest, TheirPagesArePublishedWithTheTokensOfEach) {
     if (stored.contains({tokens.begin(), tokens.begin() + 448})) ++num_whole;
   }
   EXPECT_EQ(num_whole, num_lanes() - 1);
-  // A prompt of the whole group finds them, and they are not stored again.
+  // A prompt on the whole group finds them, and they are not stored again.
   auto again = prompts.back();
   again.mutable_prefill_request()->set_request_id("again");
   link().push(again);

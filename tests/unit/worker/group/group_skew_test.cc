@@ -1,4 +1,4 @@
-// Ranks whose clocks and waits differ: what one rank sees a moment before the others.
+// Ranks with different clocks and waits: one rank sees something a moment before the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ TEST_F(GroupSkewTest, ALeaseThatEndedOnOneRankIsRenewedOnNone) {
   const auto reply = group.link().wait_for(Envelope::kLeaseReply);
   ASSERT_TRUE(reply.has_value());
   EXPECT_EQ(reply->lease_reply().error().code(), static_cast<int>(Errc::kNotFound));
-  // Page 0 is rank 0's.
+  // Page 0 belongs to rank 0.
   kvclient::KvClient client(group.transport(), kvclient::from_protocol(manifest), {});
   std::vector<std::byte> page(static_cast<size_t>(client.page_bytes()));
   const auto pulled = client.pull(0, 0, 0, 1, page, Deadline::after(std::chrono::seconds(60)));

@@ -1,4 +1,4 @@
-// Caches that are read layer by layer, while the prompt is computed.
+// Caches that are read layer by layer while the prompt is computed.
 
 #include "worker/group/group_service.h"
 
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 class StreamingRequestTest : public GroupServiceTest {
  protected:
-  // All pages of a layer, by whoever serves them.
+  // All pages of a layer, from the ranks that serve them.
   Result<std::vector<std::byte>> pull_layer(int32_t layer) {
     kvclient::KvClient client(group().transport(), kvclient::from_protocol(manifest_), {});
     const auto head_bytes = static_cast<size_t>(client.num_pages() * client.page_bytes());
@@ -30,8 +30,8 @@ class StreamingRequestTest : public GroupServiceTest {
     }
     return pages;
   }
-  // Keeps the manifest that comes first; `what` is called on rank 0's thread with each layer that
-  // is reported, while all ranks wait at its end.
+  // Keeps the first manifest. Calls `what` on rank 0's thread for each reported layer, while all
+  // ranks wait at the layer's end.
   void at_each_layer(std::function<void(int32_t layer)> what) {
     link().set_on_send([this, what = std::move(what)](const Envelope& sent) {
       if (sent.has_prefill_opened()) manifest_ = sent.prefill_opened().manifest();
@@ -53,7 +53,7 @@ TEST_F(StreamingRequestTest, TheManifestComesBeforeTheFirstLayerAndTheResultLast
   EXPECT_EQ(sent[2].layer_done().layer(), 0u);
   EXPECT_EQ(sent[3].layer_done().layer(), 1u);
   EXPECT_TRUE(sent[4].has_prefill_done());
-  // What is known early is what is said in the end, but for the result.
+  // What is known early equals what is reported in the end, except for the result.
   const auto& early = sent[1].prefill_opened().manifest();
   EXPECT_TRUE(kvclient::check_manifest(kvclient::from_protocol(early)).ok());
   auto& late = *done.mutable_manifest();

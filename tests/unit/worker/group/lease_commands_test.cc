@@ -1,4 +1,4 @@
-// A lease changes on all ranks or none.
+// A lease changes on all ranks or on none.
 #include "worker/group/lease_commands.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class LeaseCommandsTest : public ::testing::Test {
     for (auto& store : stores_) store = test::small_store(clock_);
   }
 
-  // Applies it on two ranks, of which the second may have no store; whether both go on.
+  // Applies it on two ranks, of which the second may have no store. Returns whether both go on.
   bool apply(const protocol::LeaseChange& change, bool second_stores = true) {
     std::vector<char> fine(stores_.size());
     test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {

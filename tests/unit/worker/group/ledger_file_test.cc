@@ -1,4 +1,5 @@
-// What rank 0 notes of its group's prefixes, and what the next one reads of it, whatever became of the file.
+// What rank 0 records about its group's prefixes, and what the next rank 0 reads of it, whatever
+// happened to the file.
 #include "worker/control/ledger_file.h"
 
 #include <gmock/gmock.h>
@@ -116,7 +117,7 @@ TEST_F(LedgerFileTest, TheNextLedgerTellsOfBeginningsWhosePagesAreFound) {
     EXPECT_THAT(told.added(), UnorderedElementsAre(stored(11), stored(12)));
     ASSERT_EQ(told.origins_size(), 1);
     EXPECT_EQ(told.origins(0).origin(), 3u);
-    // And of what has given way since.
+    // And about what was dropped since.
     EXPECT_THAT(ledger.sweep(1, find({7})).gone(), ElementsAre(stored(12)));
   }
   {

@@ -1,4 +1,4 @@
-// The ledger's file on a disk that hangs: a pipe that nobody reads takes 64 KiB.
+// The ledger's file on a disk that hangs: a pipe that nobody reads, which takes 64 KiB.
 #include "worker/control/ledger_writer.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 namespace millrace::worker {
 namespace {
 
-// Some 10 KiB.
+// About 10 KiB.
 LedgerRecord record_of(uint64_t first) {
   LedgerRecord record;
   for (uint64_t key = first; key < first + 256; ++key) record.entries.push_back({key, {}});
@@ -32,7 +32,7 @@ class LedgerWriterTest : public ::testing::Test {
     pipe_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
     ASSERT_TRUE(pipe_.valid());
   }
-  // Reads what the pipe has until the writer's thread has let go of its last record.
+  // Reads the pipe until the writer's thread has finished its last record.
   void let_go() {
     std::array<char, 1 << 16> bytes;
     while (::read(pipe_.get(), bytes.data(), bytes.size()) > 0) continue;
@@ -64,7 +64,7 @@ TEST_F(LedgerWriterTest, NobodyWaitsForAFileThatHangsAndFewRecordsWait) {
     LedgerWriter writer(*LedgerFile::open(path()));
     while (num_taken < 1000 && writer.append(record_of(num_taken))) ++num_taken;
   }  // which leaves the record that hangs
-  // What waited, and what the pipe took at once, seven records at most.
+  // What waited, and what the pipe took at once: seven records at most.
   EXPECT_GE(num_taken, LedgerWriter::kMostWaiting);
   EXPECT_LE(num_taken, LedgerWriter::kMostWaiting + 7);
   let_go();
@@ -80,7 +80,8 @@ TEST_F(LedgerWriterTest, AFileThatCannotBeWrittenIsTold) {
   EXPECT_FALSE(writer.take_failure());
 }
 
-// The whole that a ledger begins with goes to a file beside it, which takes its place: the pipe.
+// The whole with which a ledger begins is written to a second file that replaces the first: here
+// that file is the pipe.
 TEST_F(LedgerWriterTest, PromptsGoOnWhileTheLedgersFileHangs) {
   make_pipe(path() + ".new");
   {

@@ -25,10 +25,10 @@ PageContentKey page_key(char prompt, int64_t page) {
   return key;
 }
 
-// Beginnings of 8 pages; a store with room for 40.
+// Beginnings of 8 pages, and a store with room for 40.
 class PrefixLedgerTest : public ::testing::Test {
  protected:
-  // Prompts of one page at a time in the store, remembered under the keys of `prompt`.
+  // Puts prompts of one page at a time into the store, remembered under the keys of `prompt`.
   void cache_pages(char prompt, int64_t num_pages) {
     for (int64_t page = 0; page < num_pages; ++page) {
       const std::string id = fmt::format("{}{}", prompt, page);
@@ -72,11 +72,11 @@ TEST_F(PrefixLedgerTest, TellsOfBeginningsThatAreWholeAndNew) {
 
 TEST_F(PrefixLedgerTest, ABeginningGoesWithItsDeepestPageOnThisRank) {
   cache_pages('a', 32);
-  // Another rank has pages 4 to 7, and from 28 on.
+  // Another rank has pages 4 to 7, and those from 28 on.
   auto own = kvstore::consecutive_pages(0, 28);
   own.erase(own.begin() + 4, own.begin() + 8);
   EXPECT_EQ(add('a', 32, own).added_size(), 4);
-  // Its pages used last go last: each of these was a request of its own, so page 0 goes first.
+  // The pages used last go last. Each page was a request of its own, so page 0 goes first.
   cache_pages('b', 12);
   EXPECT_THAT(store_->find_cached(std::vector{page_key('a', 3), page_key('a', 4)}),
               ElementsAre(false, true));

@@ -1,5 +1,5 @@
-// A whole worker group in the test process: ranks as threads, put together as millrace-worker puts
-// its rank together (GroupRank), behind a ScriptedLink.
+// A whole worker group in the test process, behind a ScriptedLink. Its ranks are threads, and each
+// is put together as millrace-worker puts together its rank (GroupRank).
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace millrace::test {
 
-// The clock of a group, and how far this rank's is ahead of it.
+// The group's clock, plus how far this rank's clock is ahead of it.
 class RankClock final : public Clock {
  public:
   explicit RankClock(const Clock& group) : group_(group) {}
@@ -25,7 +25,8 @@ class RankClock final : public Clock {
     return group_.now() + Duration(ahead_.fetch_add(per_look_.load()));
   }
   void advance(Duration by) { ahead_.fetch_add(by.count()); }
-  // From here on it advances whenever somebody looks at it: whatever is measured takes long.
+  // From here on, the clock advances each time it is read, so that whatever is measured seems to
+  // take long.
   void advance_per_look(Duration by) { per_look_.store(by.count()); }
 
  private:
@@ -34,7 +35,7 @@ class RankClock final : public Clock {
   std::atomic<Duration::rep> per_look_{0};
 };
 
-// The link of a group whose end the test has.
+// A group's link to the ScriptedLink that the test holds.
 class SharedLink final : public worker::ControlLink {
  public:
   explicit SharedLink(worker::ControlLink& link) : link_(link) {}
@@ -77,16 +78,16 @@ class RunningGroup {
     link_.hurry();
   }
 
-  // Scripts are set up before.
+  // Set up scripts before.
   void start() {
     ended_ = std::async(std::launch::async, [this] {
       run_ranks(num_ranks(),
                 [this](std::unique_ptr<comm::Communicator> world) { serve(std::move(world)); });
     });
   }
-  // As SIGTERM does.
+  // Stops the group as SIGTERM does.
   void stop() { stop_.store(true); }
-  // Each rank's outcome; waits for the group's end.
+  // Each rank's outcome; waits for the group to end.
   const std::vector<Result<void>>& outcomes() {
     ended_.wait();
     return outcomes_;
@@ -96,7 +97,7 @@ class RunningGroup {
   comm::LocalTransport& transport() { return transport_; }
   ::millrace::testing::FakeClock& clock() { return clock_; }
   RankClock& clock_of(int rank) { return rank_clocks_[static_cast<size_t>(rank)]; }
-  // Once the group has sent something.
+  // Valid once the group has sent something.
   worker::ControlBoard& board() { return *board_; }
   const protocol::Register& description() const { return description_; }
 
@@ -125,7 +126,7 @@ class RunningGroup {
   }
 
   worker::GroupRankOptions rank_options() const {
-    // Of one kv head: pages are of the tiny model's, in float32.
+    // One kv head: pages are the tiny model's, in float32.
     const kvstore::KvGeometry page{.num_layers = 1, .num_kv_heads = 1, .head_dim = 16};
     const int64_t num_pages = options_.device_pages + options_.host_pages + options_.disk_pages;
     worker::GroupRankOptions made{
@@ -152,7 +153,7 @@ class RunningGroup {
   std::deque<RankClock> rank_clocks_;
   comm::LocalTransport transport_;
   ScriptedLink link_;
-  // Rank 0's, from its start on.
+  // Rank 0's, set when it starts.
   protocol::Register description_;
   worker::ControlBoard* board_ = nullptr;
   std::atomic<bool> stop_ = false;

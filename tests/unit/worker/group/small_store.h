@@ -1,4 +1,5 @@
-// A KV store of one layer and kv head in host memory, for tests of what a group does with one.
+// A KV store with one layer and one kv head in host memory, for tests of what a group does with a
+// store.
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ inline std::unique_ptr<kvstore::KvStore> small_store(const Clock& clock, int64_t
   return *std::move(store);
 }
 
-// A finished cache of one page under `lease_id`.
+// Stores a finished cache of one page under `lease_id`.
 inline void hold(kvstore::KvStore& store, const std::string& request_id,
                  const std::string& lease_id, Duration lease) {
   const std::vector<int64_t> pages = {0};

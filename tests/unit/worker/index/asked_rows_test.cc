@@ -54,8 +54,8 @@ TEST(AskedRows, AreCutByTheRowsThatAreProjectedTogether) {
   EXPECT_EQ(rows.attending({1000, 0}), std::vector<RowSpan>());
 }
 
-// Whatever rank holds a row, it is asked for on that one alone, and all agree whether an index is
-// needed: building one is collective.
+// Whichever rank holds a row, only that rank is asked for it. All ranks agree whether an index is
+// needed, because building one is collective.
 TEST(AskedRows, OfAllRanksAreThoseOfOne) {
   const std::vector<int64_t> probes = {3, 700, 1500};
   const Partition partition(1984, 3, /*stripe_tokens=*/64);

@@ -1,4 +1,4 @@
-// For the same Q and K the lists are the same, byte for byte, whatever the number of
+// For the same Q and K, the lists are the same byte for byte, whatever the number of
 // context-parallel ranks: each rank has all bands and columns, and the blocks of its own row tiles.
 #include "worker/index/index_builder.h"
 
@@ -20,8 +20,8 @@ namespace {
 constexpr int32_t kHeadDim = 16;
 constexpr int32_t kQueryHeads = 8;
 constexpr int32_t kKvHeads = 4;
-// No multiple of 64: the last tile and page are partial. With stripes of a page three ranks and
-// five have different numbers of pages.
+// Not a multiple of 64, so that the last tile and page are partial. With stripes of one page, three
+// ranks and five ranks have different numbers of pages.
 constexpr int64_t kTokens = 1483;
 constexpr int64_t kQueryRow = int64_t{kQueryHeads} * kHeadDim;
 
@@ -40,7 +40,7 @@ struct Layer {
   std::vector<float> k = test::random_normals(2, int64_t{kKvHeads} * kTokens * kHeadDim);
 };
 
-// Every pattern, some twice with other numbers.
+// Every pattern, some twice with different parameters.
 model::HeadPlan plan_of_all_patterns() {
   model::HeadPlan plan(/*num_layers=*/1, kQueryHeads, {});
   int32_t head = 0;
@@ -59,7 +59,7 @@ struct BandsAndColumns {
   bool operator==(const BandsAndColumns&) const = default;
 };
 
-// Of one rank, or of all ranks together.
+// The lists of one rank, or of all ranks together.
 struct Lists {
   std::vector<BandsAndColumns> heads;
   std::map<std::pair<int32_t, int64_t>, std::vector<int32_t>> blocks;  // by head and tile position
@@ -140,7 +140,7 @@ class IndexBuilderTest : public testing::TestWithParam<int> {};
 TEST_P(IndexBuilderTest, GivesEachRankTheBandsAndColumnsOfOneRank) {
   const Layer layer;
   const auto alone = build(layer, 1).front();
-  // The test would hold for empty lists too.
+  // Otherwise the test would also pass with empty lists.
   for (const size_t head : {0, 3, 6}) {
     EXPECT_FALSE(alone.heads[head].bands.empty()) << head;
     EXPECT_FALSE(alone.heads[head].columns.empty()) << head;

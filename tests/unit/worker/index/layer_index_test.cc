@@ -18,7 +18,7 @@ int64_t bytes_of(const model::HeadPlan& plan, int64_t num_tokens) {
   return index.ok() ? index->bytes() : 0;
 }
 
-// The largest budgets of MInference's file for Llama 3 8B.
+// The largest budgets in MInference's file for Llama 3 8B.
 model::HeadPlan llama3_plan() {
   model::HeadPlan plan(
       1, 32, HeadPattern{.pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
@@ -33,7 +33,7 @@ TEST(LayerIndex, BandsAndColumnsTakeLessThanAMegabyteALayerAtAnyLength) {
 }
 
 TEST(LayerIndex, ShortPromptsTakeWhatTheyCanFill) {
-  // 65 bands and 1,000 columns at most.
+  // At most 65 bands and 1,000 columns.
   const model::HeadPlan plan(
       1, 1, HeadPattern{.pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
   EXPECT_LE(bytes_of(plan, 4096), 65 * 8 + 1000 * 4 + 1024);
@@ -46,7 +46,8 @@ TEST(LayerIndex, BlocksTakeThreeQuartersOfTheCausalBlocksAndHalfOfThoseOfLongPro
     const double num_tiles = static_cast<double>(num_tokens) / 64;
     const double bytes = 2 * share * num_tiles * (num_tiles + 1) / 2 * 4;
     EXPECT_GE(static_cast<double>(bytes_of(plan, num_tokens)), 0.99 * bytes) << num_tokens;
-    // Counts and places of the tiles too; and 128 blocks more a tile of the long prompt.
+    // Includes the counts and places of the tiles, and 128 more blocks for each tile of the long
+    // prompt.
     EXPECT_LE(static_cast<double>(bytes_of(plan, num_tokens)), 1.1 * bytes) << num_tokens;
   }
 }

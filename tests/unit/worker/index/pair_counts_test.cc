@@ -28,7 +28,7 @@ TEST(PairCounts, WeighsLayersByTheirPairs) {
   EXPECT_EQ(counts.imbalance().worst_layer, 1);
 }
 
-// Nobody waits for the few rows of a layer that has no others.
+// Nobody waits for the few rows of a layer that computes no others.
 TEST(PairCounts, ALayerOfSomeRowsCountsForDensityAlone) {
   PairCounts counts;
   EXPECT_EQ(counts.imbalance().mean, 1);

@@ -1,4 +1,4 @@
-// The host pools of ranks, seen by the others of their row.
+// The host pools of ranks, as the other ranks of their row see them.
 #include "worker/peers/peer_pools.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ PageContentKey key_of(int rank) {
   return key;
 }
 
-// A page of bytes `rank`, remembered; "next" begins with it, as page `rank` of its prompt.
+// Stores and remembers a page of bytes `rank`. "next" begins with it, as page `rank` of its prompt.
 void fill(kvstore::KvStore& store, int rank) {
   const std::vector<int64_t> pages = {rank};
   const std::vector<std::byte> kv(static_cast<size_t>(kGeometry.page_bytes()),
@@ -95,7 +95,7 @@ TEST(PeerPools, APrefixIsReadWhereEachRankHasIt) {
                         });
       if (!same) said = fmt::format("page {} is another", owner);
     }
-    // Nowhere, and beyond the end.
+    // At no place, and beyond the end.
     const int other = (rank + 1) % 3;
     if (!(*peers)->bytes(other, {}, 1).empty()) said = "there is no such pool";
     if (!(*peers)->bytes(other, {.pool = 1, .offset = 1u << 30}, 1).empty()) said = "too far";
@@ -123,7 +123,7 @@ TEST(PeerPools, ARankWithAPrivatePoolIsSeenByNone) {
   EXPECT_EQ(why[1], "the host pool is private");
 }
 
-// Once nothing runs, on rank 0; and on rank 1 beside what runs, as it reads them.
+// On rank 0 once nothing is running; on rank 1 while something runs, since that reads them.
 TEST(PeerPools, ADeviceIsGivenWhatItsOwnerHasMadeResident) {
   std::vector<int> locked(2);
   test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> row) {

@@ -1,4 +1,4 @@
-// What the coordinator is told, at once and by the board.
+// What the coordinator is told, immediately and through the board.
 #include "worker/prompt/coordinator_reporter.h"
 
 #include <gmock/gmock.h>

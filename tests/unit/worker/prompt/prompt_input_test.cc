@@ -1,5 +1,5 @@
-// What one rank makes of a prompt: which keys its pages have, and whether it has any, is what decides whose pages
-// another prompt may begin with.
+// What one rank makes of a prompt. Which keys its pages have, and whether they have any, decides
+// whose pages another prompt may begin with.
 #include "worker/prompt/prompt_input.h"
 
 #include <gmock/gmock.h>
@@ -134,7 +134,7 @@ TEST_F(PromptInputTest, SaysWhatIsWrong) {
   foreign.set_prompt_token_ids(encode_token_ids(std::vector<int32_t>{1, 101}));
   EXPECT_THAT(read(foreign).error().message, HasSubstr("101"));
 
-  // A client must not make a rank read files.
+  // A client must not be able to make a rank read files.
   model_.write("plan.json", R"({"default": "adaptive"})");
   auto file = prompt();
   file.mutable_options()->set_head_plan(model_.file("plan.json"));

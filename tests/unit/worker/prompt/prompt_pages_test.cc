@@ -1,4 +1,4 @@
-// Pages of a prompt stay where it came to a good end, and only there.
+// A prompt's pages stay if it succeeded, and only then.
 #include "worker/prompt/prompt_pages.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ class PromptPagesTest : public ::testing::Test {
     for (int64_t page = 0; page < num_pages; ++page) numbers.push_back(page);
     return {*device_, *store_, *writer_, *reader_, request_id, numbers};
   }
-  // The prompt's one layer, of zeros.
+  // Writes the prompt's one layer, of zeros.
   static Result<void> write(PromptPages& of, int64_t num_pages) {
     const std::vector<float> rows(static_cast<size_t>(num_pages * 64 * 8));
     const std::vector<float> scores(static_cast<size_t>(num_pages), 1.0f);

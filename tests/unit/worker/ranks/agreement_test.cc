@@ -11,7 +11,7 @@
 namespace millrace::worker {
 namespace {
 
-// What each of four ranks gets, by rank: the values it was given, or an error.
+// What each of four ranks gets, by rank: the values that it was given, or an error.
 using Outcomes = std::vector<std::string>;
 
 Outcomes agree_on(const std::function<Result<int>(int rank)>& own) {

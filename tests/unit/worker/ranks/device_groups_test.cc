@@ -1,5 +1,5 @@
-// What DeviceCommunicator promises, for ranks that share the host's memory, that have memory of
-// their own, and that have a GPU each.
+// What DeviceCommunicator promises to ranks that share the host's memory, to ranks with separate
+// memory, and to ranks with a GPU each.
 #include "worker/ranks/device_groups.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class DeviceGroupsTest : public testing::TestWithParam<Kind> {
   }
 
   using Body = std::function<void(kernels::Device&, comm::DeviceCommunicator&)>;
-  // Ranks as a column of the grid.
+  // The ranks form a column of the grid.
   void on_ranks(const Body& body) {
     test::run_ranks(num_ranks_, [&](std::unique_ptr<comm::Communicator> world) {
       const int rank = world->rank();
@@ -62,7 +62,7 @@ class DeviceGroupsTest : public testing::TestWithParam<Kind> {
       EXPECT_EQ(groups.cp->rank(), rank);
       EXPECT_EQ(groups.cp->size(), num_ranks_);
       body(*device, *groups.cp);
-      // No rank leaves while another still sends.
+      // No rank may leave while another still sends.
       MR_CHECK(device->synchronize(ample()).ok() && grid.world().barrier(ample()).ok(), "");
     });
   }
@@ -84,7 +84,7 @@ std::unique_ptr<comm::CollectiveBuffer> shared_memory(comm::DeviceCommunicator& 
   return buffer;
 }
 
-// 4 MiB a rank: long enough that a GPU is still at it when the host has gone on.
+// 4 MiB a rank: long enough that a GPU is still working when the host has gone on.
 TEST_P(DeviceGroupsTest, AllGatherBringsWhatTheDeviceWroteBeforeInRankOrder) {
   on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
     constexpr int64_t kLong = 1 << 20, kShort = 3;
@@ -121,7 +121,8 @@ TEST_P(DeviceGroupsTest, MemoryThatAGpuWasGivenServesWhatNeedsLessAndGivesWayToW
   if (GetParam() != Kind::kGpu) GTEST_SKIP() << "nothing is mapped";
   on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
     constexpr int64_t kBytes = 16 << 20;
-    // Rank 0 takes memory for a request that another rank has none for: as if it had never been.
+    // Rank 0 allocates memory for a request for which another rank has none: it must be as if
+    // nothing had been allocated.
     if (cp.rank() == 0) must(cp.allocate(cp.size() * kBytes));
     void* before = nullptr;
     for (const int64_t bytes : {kBytes, kBytes / 64, kBytes, 4 * kBytes, kBytes}) {
@@ -156,7 +157,7 @@ TEST_P(DeviceGroupsTest, BroadcastBringsTheRootsBytes) {
   });
 }
 
-// As a prompt's is that was set aside for others.
+// Such as the mark of a prompt that was set aside for others.
 TEST_P(DeviceGroupsTest, AMarkOfLongAgoIsBehindItsCollectiveStill) {
   on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
     const auto data = must(device.allocate(4 * 1000));
@@ -199,7 +200,8 @@ TEST_P(DeviceGroupsTest, AllReduceSumsToTheSameBitsOnAllRanks) {
   }
 }
 
-// What is given back stays mapped among the ranks for the next request, until it is in the way.
+// Memory that was given back stays mapped among the ranks for the next request, until it is in the
+// way.
 TEST_P(DeviceGroupsTest, TrimGivesAGpusKeptMemoryBack) {
   if (GetParam() != Kind::kGpu) GTEST_SKIP() << "nothing is kept";
   on_ranks([&](kernels::Device& device, comm::DeviceCommunicator& cp) {
@@ -210,7 +212,7 @@ TEST_P(DeviceGroupsTest, TrimGivesAGpusKeptMemoryBack) {
     shared_memory(cp, kBytes).reset();
     EXPECT_LE(device.free_bytes(), before_bytes - kBytes);
     cp.trim();
-    // A GPU's memory comes back when the last rank has let go of it.
+    // A GPU's memory becomes free when the last rank has released it.
     const auto until = ample();
     while (device.free_bytes() < before_bytes - kBytes / 8 && !until.passed()) {
       std::this_thread::yield();

@@ -55,7 +55,7 @@ TEST(EqualValues, LongOnesAreComparedToTheirEnd) {
   EXPECT_THAT(told, Each(testing::HasSubstr("plan is 'xxx")));
 }
 
-// Another version may compare other things, in another order.
+// Another version may compare other values, in another order.
 TEST(EqualValues, RanksOfAnotherVersionNeedNotHaveTheSameNames) {
   const auto told = compare([](int rank) { return rank == 0 ? "1.2.3" : "1.3.0"; },
                             [](int rank) {

@@ -1,7 +1,7 @@
-// Collectives that take place no sooner than they must: when the device, in its own order of
-// execution, waits for them. What runs on it makes no assumption that a GPU, whose collectives run
-// beside its operations, would break: nothing is read before the join, and nothing overwritten that
-// is still to be sent.
+// Collectives that take place as late as allowed: when the device, in its own order of execution,
+// waits for them. On a GPU, collectives run concurrently with other operations. Code that works
+// here makes no assumption that this would break: it reads nothing before the join, and overwrites
+// nothing that is still to be sent.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@ namespace millrace::test {
 
 class LateCommunicator final : public comm::DeviceCommunicator {
  public:
-  // `at_once`: does the work, on `device`.
+  // `at_once` does the work, on `device`.
   LateCommunicator(FarDevice& device, std::shared_ptr<comm::DeviceCommunicator> at_once)
       : device_(device), at_once_(std::move(at_once)) {}
 
@@ -69,11 +69,11 @@ class LateCommunicator final : public comm::DeviceCommunicator {
 
   FarDevice& device_;
   std::shared_ptr<comm::DeviceCommunicator> at_once_;
-  std::deque<std::function<Result<void>()>> called_;  // and not joined
+  std::deque<std::function<Result<void>()>> called_;  // called but not joined
   int64_t num_joined_ = 0;
 };
 
-// `device`: a FarDevice.
+// `device` must be a FarDevice.
 inline worker::DeviceGroups late(kernels::Device& device, worker::DeviceGroups groups) {
   auto& far = dynamic_cast<FarDevice&>(device);
   return {.tp = std::make_unique<LateCommunicator>(far, std::move(groups.tp)),

@@ -24,8 +24,8 @@ inline worker::RankOptions rank_options(const std::string& model_directory,
           .startup_timeout = std::chrono::seconds(60)};
 }
 
-// Runs `body` once a rank and waits for all of them. `body` must not assert: it returns what is to
-// be judged.
+// Runs `body` once for each rank and waits for all of them. `body` must not assert; it returns what
+// is to be checked.
 inline void run_ranks(int num_ranks,
                       const std::function<void(std::unique_ptr<comm::Communicator>)>& body) {
   auto group = comm::LocalGroup::create(num_ranks);

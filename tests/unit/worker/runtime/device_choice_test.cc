@@ -50,7 +50,7 @@ std::vector<int> sharers(const std::vector<std::string>& ids) {
   return counts;
 }
 
-// Each process may see a GPU of its own under number 0, or all see all of them.
+// Each process may see a different GPU under number 0, or all processes may see all GPUs.
 TEST(RanksOnADevice, AreThoseThatSeeTheSameOne) {
   EXPECT_EQ(sharers({"a", "b", "c"}), (std::vector{1, 1, 1}));
   EXPECT_EQ(sharers({"a", "b", "a", "b", "a"}), (std::vector{3, 2, 3, 2, 3}));

@@ -36,7 +36,7 @@ TEST(DTypeTimes, AreMeasuredForAnyModel) {
   }
 }
 
-// What each of two ranks computes in when they are asked for `wanted`.
+// The dtype that each of two ranks computes in when they are asked for `wanted`.
 std::vector<DType> dtypes_of_ranks(const std::vector<std::optional<DType>>& wanted) {
   test::TempDirectory directory;
   test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 11, directory.path());

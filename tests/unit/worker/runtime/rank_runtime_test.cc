@@ -18,7 +18,7 @@ namespace {
 using testing::Each;
 using testing::HasSubstr;
 
-// Two ranks of a group that are not started alike.
+// Two ranks of a group that are started with different options.
 class RanksThatDiffer : public testing::Test {
  protected:
   RanksThatDiffer() {

@@ -1,4 +1,4 @@
-// What ranks that meet, and ranks that do not, make of a failure.
+// How ranks that meet, and ranks that do not, treat a failure.
 #include "worker/runtime/rank_sync.h"
 
 #include <gmock/gmock.h>

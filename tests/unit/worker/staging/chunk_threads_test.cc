@@ -1,4 +1,4 @@
-// Every chunk once, on as many threads as there are, whatever became of the work before.
+// Each chunk is done once, on all threads, whatever happened to earlier work.
 #include "worker/staging/chunk_threads.h"
 
 #include <gmock/gmock.h>

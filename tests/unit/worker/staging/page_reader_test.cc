@@ -1,5 +1,6 @@
-// Cached pages on their way to a device that faults where the host touches its memory: from memory, its own or
-// the host's that it reaches or not, and from disk, one prefix after another, whatever became of those before.
+// Loads cached pages to a device that faults if the host touches its memory: from memory (its own,
+// or the host's, which it may or may not reach) and from disk, one prefix after another, whatever
+// happened to earlier ones.
 #include "worker/staging/page_reader.h"
 
 #include <gmock/gmock.h>
@@ -94,7 +95,7 @@ class PageReaderTest : public testing::TestWithParam<Reach> {
     MR_CHECK(store_->seal(id, "lease", kLease).ok() && store_->remember(id, chain()).ok(), "lost");
   }
 
-  // Has the request's prefix loaded into rows of a longer prompt, in pieces of `pages_at_once`.
+  // Loads the request's prefix into rows of a longer prompt, in pieces of `pages_at_once`.
   Result<void> load_all(const std::string& id, int64_t pages_at_once, int32_t first_layer = 0) {
     const int64_t stride = (kPages + 3) * 64;
     const int64_t bytes = kHeads * stride * kHeadDim * int64_t{sizeof(float)};
@@ -179,7 +180,7 @@ TEST_P(PageReaderTest, BringsPagesOfWhichTheDeviceReachesSome) {
   EXPECT_LT(far_.num_gathered(), kAllPages);
 }
 
-// As behind a layer that another source could not give.
+// As after a layer that another source could not deliver.
 TEST_P(PageReaderTest, BeginsAtAnyLayer) {
   begin_behind("behind");
   const auto loaded = load_all("behind", kPages, /*first_layer=*/1);

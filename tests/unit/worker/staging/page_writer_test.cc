@@ -1,5 +1,5 @@
-// One writer for one request after another, whatever became of those before, on a device that
-// faults when it is read where nothing is allocated any more.
+// One writer for one request after another, whatever happened to earlier ones, on a device that
+// faults on reads of freed memory.
 #include "worker/staging/page_writer.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ constexpr int32_t kHeads = 2;
 constexpr int32_t kHeadDim = 8;
 constexpr int64_t kHeadFloats = 64 * kHeadDim;  // of K or V of a page
 
-// Requests of two layers; a page has one row of tokens, a sink one writer.
+// Requests of two layers. A page has one row of tokens, and a sink one writer.
 class PageWriterTest : public ::testing::Test {
  protected:
   PageWriterTest() {
@@ -38,7 +38,7 @@ class PageWriterTest : public ::testing::Test {
     writer_ = std::move(*writer);
   }
 
-  // K and V of a request in memory of the device.
+  // K and V of a request in device memory.
   struct Rows {
     std::vector<float> k, v;
     kernels::DeviceBuffer device_k, device_v;

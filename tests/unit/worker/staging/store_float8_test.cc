@@ -1,5 +1,5 @@
-// A layer that becomes pages of 8-bit floats, and comes back as a later prompt's prefix: on a device
-// whose memory is the host's and on one whose is not.
+// A layer is stored as pages of 8-bit floats, and loaded as the prefix of a later prompt, on a
+// device whose memory is the host's and on one with separate memory.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ class StoreFloat8Test : public testing::TestWithParam<std::tuple<Memory, bool>> 
   static void must(const Result<void>& result) {
     MR_CHECK(result.ok(), "{}", result.error().to_string());
   }
-  // By layer, or by layer and kv head of the model, of which this rank has the last.
+  // By layer, or by layer and kv head of the model; this rank has the last heads.
   static std::shared_ptr<const KvScales> scales(bool by_head) {
     if (!by_head) {
       return std::make_shared<const KvScales>(
@@ -62,13 +62,13 @@ class StoreFloat8Test : public testing::TestWithParam<std::tuple<Memory, bool>> 
     }
     return std::make_shared<const KvScales>(std::move(all), kFirstHead + kHeads);
   }
-  // Some beyond what the largest code stands for.
+  // Some values are beyond what the largest code stands for.
   static std::vector<uint16_t> rows(uint64_t seed) {
     return test::narrow_bits(test::random_normals(seed, kHeads * kRows * kHeadDim, 9),
                              DType::kBFloat16);
   }
 
-  // All layers to the store as request `id`.
+  // Writes all layers to the store as request `id`.
   void write(const std::string& id) {
     must(store_->begin_request(id, kRows, pages_));
     const auto writer = must(PageWriter::create(*device_, *store_, geometry_, /*num_threads=*/2));
@@ -188,7 +188,8 @@ TEST_P(StoreFloat8Test, AsAPrefixTheyComeBackAsWhatTheyStandFor) {
   constexpr int64_t kStride = 64 * kWhole + 7;
   const int64_t bytes = kHeads * kStride * kHeadDim * 2;
   const auto k = must(device_->allocate(bytes)), v = must(device_->allocate(bytes));
-  // Room for two pages of each head, not for the stage of all: they come when they are asked for.
+  // There is room for two pages of each head, but not for the stage of all pages: pages come when
+  // they are asked for.
   if (std::get<Memory>(GetParam()) == Memory::kOwnAndShort)
     far_.refuse_larger_than(2 * kHalf * kHeads);
   const auto on_host = must(device_->allocate_host(2 * bytes));

@@ -1,4 +1,5 @@
-// What the store holds after a layer went through the sink: bytes, digests and scores page by page.
+// What the store holds after a layer went through the sink: bytes, digests and scores, page by
+// page.
 
 #include "worker/staging/store_sink.h"
 

@@ -1,4 +1,4 @@
-// What a grid of ranks, whose stores differ, takes for its common prefix.
+// What a grid of ranks with different stores takes as its common prefix.
 
 #include "worker/store/cached_prefix.h"
 
@@ -60,7 +60,7 @@ class CachedPrefixTest : public ::testing::Test {
     stores_[static_cast<size_t>(rank)] = std::move(*made);
   }
 
-  // Pages of the prompt, computed and remembered by a rank.
+  // A rank computes and remembers these pages of the prompt.
   void remember(int rank, const std::vector<int64_t>& pages, const std::string& id = "a") {
     kvstore::KvStore& store = *stores_[static_cast<size_t>(rank)];
     const auto& geometry = store.geometry();
@@ -83,7 +83,8 @@ class CachedPrefixTest : public ::testing::Test {
     const_cast<std::byte&>((*pins)->pages()[0].bytes[3]) ^= std::byte{1};
   }
 
-  // What every rank finds: who holds each page. All must say the same, and how many they leave.
+  // Who holds each page, as every rank finds it. All must agree on that, and on how many pages they
+  // leave.
   std::vector<int> agreed() {
     std::set<std::pair<std::vector<int>, int64_t>> answers;
     std::mutex mutex;
@@ -167,7 +168,7 @@ TEST_F(CachedPrefixTest, PagesInMemoryCanBeLeftToWhoLoadsThem) {
 
 class SlowPrefixTest : public CachedPrefixTest, public ::testing::WithParamInterface<int> {
  protected:
-  // One of the first two, tensor-parallel, ranks has the end of its pages on disk.
+  // One of the first two ranks, which are tensor-parallel, has the last of its pages on disk.
   SlowPrefixTest() {
     make_store(GetParam(), /*host_slots=*/24, /*disk_slots=*/40);
     for (const int rank : {0, 1}) remember(rank, kFirstHalf);
@@ -233,7 +234,7 @@ TEST_P(SlowPrefixTest, RankZerosTimesOfComputingCountForAll) {
   EXPECT_THAT(agreed(), SizeIs(kNumPages));
 }
 
-// To read a page twice takes longer than to compute it, to read it once does not.
+// Reading a page twice takes longer than computing it; reading it once does not.
 TEST_P(SlowPrefixTest, WhetherRankZeroLoadsBesideComputingCountsForAll) {
   const auto& geometry = stores_[0]->geometry();
   const double page_s = static_cast<double>(geometry.num_layers * geometry.page_bytes()) /
@@ -254,7 +255,7 @@ TEST_P(SlowPrefixTest, DamageIsNotCountedAsLeft) {
   EXPECT_EQ(num_left_, 0);
 }
 
-// Two threads a rank, of eight and more pages each.
+// Two threads on each rank, with at least eight pages each.
 TEST_F(CachedPrefixTest, ThreadsFindTheFirstDamagedPageTogether) {
   check_.num_threads = 2;
   std::vector<int64_t> all(kNumPages);

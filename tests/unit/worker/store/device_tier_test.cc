@@ -1,4 +1,4 @@
-// Pages in a GPU's memory, by way of staging memory that a copy may outlive.
+// Pages in a GPU's memory, written through staging memory that a copy may outlive.
 
 #include "worker/store/device_tier.h"
 
@@ -100,8 +100,8 @@ TEST_F(DeviceTierTest, SlotsOfABatchThatDidNotEndInTimeAreNotUsedAgain) {
   expect_page(1, 2);
 }
 
-// Slots 0 and 8 share a lane. The copy that was given up ends later, into the lane's staging
-// memory: a page written by way of that would be the other's.
+// Slots 0 and 8 share a lane. The abandoned copy ends later, into the lane's staging memory; a page
+// written through that memory would get the other page's bytes.
 TEST_F(DeviceTierTest, ALaneWhoseCopyDidNotEndInTimeIsNotUsedAgain) {
   for (int slot = 0; slot < kSlots; ++slot) ASSERT_TRUE(write(slot, slot + 1).ok());
   auto bytes = page(0xee);

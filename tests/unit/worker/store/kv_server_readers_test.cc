@@ -1,4 +1,5 @@
-// Pages that must be read do not hold up those in memory, over the real transport with one thread.
+// Pages that must be read from disk do not delay those in memory, over the real transport with one
+// thread.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -31,8 +32,8 @@ std::unique_ptr<comm::Transport> make_ucx() {
   return *comm::UcxTransport::create({.server_threads = 1, .reader_threads = 1});
 }
 
-// Request "memory" fills the host's slots and is held there, so "disk" goes where only a read brings
-// it from.
+// Request "memory" fills the host's slots and is held there, so "disk" goes to where only a read
+// can get it.
 class KvServerReadersTest : public ::testing::TestWithParam<MakeTransport> {
  protected:
   void SetUp() override {
@@ -131,7 +132,7 @@ TEST_P(KvServerReadersTest, AFailedReadIsItsRequestsErrorAlone) {
   EXPECT_EQ(ask("memory", 4).reply.pages_size(), 4);
 }
 
-// UCX lets everybody in, and has each request checked alone.
+// UCX lets everybody in; only each request is checked.
 TEST_P(KvServerReadersTest, OnlyWhoKnowsALeaseGetsIn) {
   const bool asks = GetParam() == make_tcp;
   for (const std::string wrong : {"", "leasf", "lease ", "lea"}) {
@@ -148,7 +149,7 @@ TEST_P(KvServerReadersTest, OnlyWhoKnowsALeaseGetsIn) {
   EXPECT_EQ(transport_->connect(server_->address(), "lease", ample()).ok(), !asks);
 }
 
-// Of a request that is still written, whose pages may be pulled already.
+// The lease of a request that is still being written, whose pages can already be pulled.
 TEST_P(KvServerReadersTest, TheLeaseOfAnOpenRequestLetsIn) {
   ASSERT_TRUE(store_->release_lease("memory", "lease").ok());
   ASSERT_TRUE(store_->begin_request("open", 64, kvstore::consecutive_pages(0, 1)).ok());

@@ -1,4 +1,4 @@
-// What a KV server answers to headers from the network, well formed or not.
+// How a KV server answers headers from the network, well formed or not.
 
 #include "worker/store/kv_server.h"
 
@@ -97,7 +97,7 @@ class KvServerTest : public ::testing::Test {
   }
 
   comm::LocalTransport transport_;
-  // A device that the host cannot address: its pages are read.
+  // A device that the host cannot address, so its pages are read.
   std::shared_ptr<kvstore::Faults> memory_ = std::make_shared<kvstore::Faults>();
   std::unique_ptr<kvstore::KvStore> store_ = *kvstore::make_kv_store(
       {.device_bytes = 8 * kGeometry.page_bytes(),
@@ -143,7 +143,8 @@ TEST_F(KvServerTest, NoPagesOrTooManyAreRefused) {
   expect_refused(request(0, 2049).SerializeAsString(), Errc::kTooLarge, "limit 2048");
 }
 
-// Pages of 64 KiB: 1024 of them fill a reply. The store has none and says so where it is asked.
+// Pages of 64 KiB: 1024 of them fill a reply. The store has none, and would say so if it were
+// asked.
 TEST(KvServerLimits, MorePagesThanAReplyCarriesAreRefusedBeforeTheStoreIsAsked) {
   const kvstore::KvGeometry geometry{.num_layers = 1, .num_kv_heads = 1, .head_dim = 128};
   const auto store =

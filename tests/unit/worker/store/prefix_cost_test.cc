@@ -1,4 +1,5 @@
-// How many cached pages are worth loading, against all possible ends of the prefix weighed one by one.
+// How many cached pages are worth loading, compared with all possible ends of the prefix, evaluated
+// one by one.
 
 #include "worker/store/prefix_cost.h"
 
@@ -12,7 +13,7 @@ namespace millrace::worker {
 namespace {
 
 constexpr int64_t kPages = 32;
-// Computing a page's 64 rows takes so long, whatever lies before it.
+// Computing the 64 rows of a page takes this long, whatever lies before it.
 constexpr double kComputeS = 0.1;
 constexpr RowCost kFlat{.row_s = kComputeS / 64};
 
@@ -61,13 +62,13 @@ TEST(NumWorthLoading, SlowPagesAreReadForThoseInMemoryBehindThem) {
   EXPECT_EQ(num_worth_loading(pages, times_of(kFlat)), kPages);
 }
 
-// Loading p pages beside computing 32 - p: both end at once where 3 p = 32 - p.
+// Loading p pages while computing 32 - p: both end at the same time if 3 p = 32 - p.
 TEST(NumWorthLoading, LoadingBesideComputingIsSharedOutBetweenThem) {
   EXPECT_EQ(num_worth_loading(pages_of(0, 3 * kComputeS), times_of(kFlat, /*beside=*/true)), 8);
   EXPECT_EQ(num_worth_loading(pages_of(0, 3 * kComputeS), times_of(kFlat)), 0);
 }
 
-// Rows behind the prefix are computed in any case, and hide its loading.
+// Rows behind the prefix are computed in any case, and hide the loading.
 TEST(NumWorthLoading, RowsBehindThePrefixHideLoading) {
   auto times = times_of(kFlat, /*beside=*/true);
   times.num_tokens = 5 * kPages * 64;
@@ -79,8 +80,8 @@ TEST(NumWorthLoading, AGainThatIsHardlyOneDoesNotCount) {
   EXPECT_EQ(num_worth_loading(pages, times_of(kFlat)), kPages);
 }
 
-// Rows take longer the more keys there are: of a long prefix the first pages are cheap to compute, and
-// still all of it is worth loading.
+// Rows take longer the more keys there are. The first pages of a long prefix are cheap to compute,
+// and still all of it is worth loading.
 TEST(NumWorthLoading, KeysBeforeARowCount) {
   const RowCost dense{.row_s = 0, .key_s = kComputeS / 64 / (kPages * 64)};
   EXPECT_EQ(num_worth_loading(pages_of(0.4 * kComputeS, 0), times_of(dense)), kPages);

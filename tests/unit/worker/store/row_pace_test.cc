@@ -1,4 +1,4 @@
-// What computing rows is expected to take, from prompts whose times follow a known law.
+// How long computing rows is expected to take, after prompts whose times follow a known law.
 
 #include "worker/store/row_pace.h"
 
@@ -9,7 +9,7 @@
 namespace millrace::worker {
 namespace {
 
-// Rows of 20 microseconds, and a tenth of a nanosecond for each key.
+// 20 microseconds a row, and a tenth of a nanosecond for each key.
 double true_seconds(int64_t first, int64_t end) {
   double seconds = 0;
   for (int64_t row = first; row < end; ++row) seconds += 20e-6 + 1e-10 * static_cast<double>(row);

@@ -40,7 +40,7 @@ TEST(StorePools, ADevicePoolCountsWhereItIsHostMemory) {
   EXPECT_TRUE(pool_sizes(options, room).ok());
   room.device_is_host = true;
   EXPECT_THAT(pool_sizes(options, room).error().message, HasSubstr("--device-pool 5.00 GiB"));
-  // Sums beyond 64 bits are none.
+  // Sums that exceed 64 bits are refused.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_FALSE(pool_sizes({.device_bytes = kMost, .host_bytes = kMost}, room).ok());
 }
@@ -71,8 +71,8 @@ TEST(StorePools, NamesOfKeptFilesAreOfOneGroupAndNoPath) {
 }
 
 TEST(StorePools, NeighboursAreThoseThatStoreOnTheSameMachineAndDisk) {
-  // Two machines of three ranks; the third of each stores nothing, and the first machine's second
-  // has a disk of its own.
+  // Two machines with three ranks each. The third rank of each stores nothing, and the first
+  // machine's second rank has a different disk.
   const std::vector<StorePlace> places = {{0, true, 7}, {0, true, 8}, {0, false, 0},
                                           {3, true, 7}, {3, true, 7}, {3, false, 0}};
   std::vector<MachineRoom> rooms(places.size());

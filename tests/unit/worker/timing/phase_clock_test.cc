@@ -1,5 +1,5 @@
-// Phases fill the time between the first and the last, also where there are more of them than a
-// device keeps marks.
+// Phases fill the time between the first and the last mark, even if there are more of them than
+// marks that a device keeps.
 #include "worker/timing/phase_clock.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What ranks are told of each other's end, and which of them are named as silent.
+// What ranks are told of each other's end, and which ranks are named as silent.
 
 #include "worker/watch/group_watch.h"
 
@@ -17,7 +17,7 @@ using ::testing::StartsWith;
 
 constexpr std::chrono::seconds kTimeout{60};
 
-// Set once, by a watch's thread; waited for by a rank's.
+// Set once by a watch's thread; a rank's thread waits for it.
 class Reason {
  public:
   EndHandler setter() {
@@ -53,7 +53,7 @@ TEST(GroupWatch, ALostRankIsToldToRankZeroAndALeavingOneIsNot) {
     auto watch = start(*world, rank == 0 ? reason.setter() : ignore);
     if (rank == 1) watch->leave();
     meet(*world);
-    // Rank 1 has left before rank 2 is lost, so rank 0 hears of both in this order.
+    // Rank 1 leaves before rank 2 is lost, so rank 0 hears of both in this order.
     if (rank == 0) reason.wait();
   });
   EXPECT_EQ(reason.get(), "rank 2 is lost");
@@ -104,7 +104,8 @@ TEST(GroupWatch, AWatchOfItsOwnEndsTheRankThatIsStuckNow) {
   EXPECT_EQ(reason.get(), "stuck in layer 4 of 5: not done within 0.0 s");
 }
 
-// A rank that connects and never says a word, as a stopped process, and rank 0, which is `waiting`.
+// A rank that connects and then stays silent, like a stopped process, and rank 0, which is
+// `waiting`.
 void run_beside_a_silent_rank(Reason& reason, const std::function<void(GroupWatch&)>& waiting) {
   test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
     if (world->rank() == 1) {

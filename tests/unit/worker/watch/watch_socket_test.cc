@@ -1,5 +1,6 @@
-// What keeps a rank from rank 0, or rank 0 from its ranks, keeps neither past the deadline. Each of
-// these waited for minutes or for ever where calls of the sockets API wait by themselves.
+// Nothing that keeps a rank from rank 0, or rank 0 from its ranks, blocks either of them beyond the
+// deadline. Each of these cases waited for minutes or forever when the calls of the sockets API did
+// the waiting.
 
 #include "worker/watch/watch_socket.h"
 
@@ -33,7 +34,7 @@ class WatchSocketTest : public ::testing::Test {
     EXPECT_TRUE(connected.ok()) << connected.error().to_string();
     return connected.ok() ? std::move(*connected) : WatchSocket();
   }
-  // Comes from where ranks do, and says nothing.
+  // Connects from where ranks do, and sends nothing.
   WatchSocket connect_stranger() {
     const sockaddr_storage address = listener_address();
     WatchSocket stranger(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -67,7 +68,7 @@ TEST_F(WatchSocketTest, RanksAreToldAnAddressThatTheyNeedNotResolve) {
                listener_address().ss_family == AF_INET ? "127.0.0.1" : "::1");
 }
 
-// A host that drops what it is sent: a listener whose queue is full does that to those who connect.
+// A host that drops what it is sent. A listener whose queue is full does that to those who connect.
 TEST_F(WatchSocketTest, AHostThatDoesNotAnswerIsGivenUpAtTheDeadline) {
   ASSERT_EQ(listen(listener_.fd(), 0), 0);
   std::vector<WatchSocket> queued;
@@ -86,12 +87,12 @@ TEST_F(WatchSocketTest, StrangersThatSayNothingDoNotKeepRankZeroPastTheDeadline)
   const auto greeted = accept_rank(listener_, kRanks, kEpoch, soon());
   ASSERT_FALSE(greeted.ok());
   EXPECT_EQ(greeted.error().code, Errc::kDeadlineExceeded);
-  // With the first the time was over; the others were not listened to.
+  // The first one used up the time, so the others were not listened to.
   pollfd waiting{.fd = listener_.fd(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(poll(&waiting, 1, 0), 1);
 }
 
-// Then the connection that waits cannot be accepted, and is there at every look.
+// In that case the waiting connection cannot be accepted, and shows up at every poll.
 TEST_F(WatchSocketTest, WithoutAFreeDescriptorRankZeroWaitsUntilTheDeadlineAndNoLonger) {
   const auto rank = connect_rank(1, ample());
   rlimit before{};
