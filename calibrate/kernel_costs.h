@@ -7,7 +7,6 @@
 // variation on a quiet machine from run to run. A candidate's time is then computed from the number
 // of blocks and gathers of its real index. So a plan follows from model, prompts, options and these
 // five numbers, which a file keeps: with the same file the plan is the same, byte for byte.
-// keeps: with the same file the plan is the same, byte for byte.
 #pragma once
 
 #include <cstdint>
