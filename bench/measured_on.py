@@ -1,4 +1,4 @@
-"""What a table of bench/results says beside its figures: commit, machine, system, command."""
+"""What a table of bench/results states along with its figures: commit, machine, system, command."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ def _commit():
 
 
 def measured_on(commit=""):
-    """`commit`: where there is no git to ask."""
+    """`commit`: what to state where git is not available."""
     with open("/proc/cpuinfo") as file:
         cpu = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "?")
     return {"commit": commit or _commit(), "machine": f"{cpu}, {os.cpu_count()} cores", "system": platform.platform(),

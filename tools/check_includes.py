@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks who includes whom. Prints each offending line as file:line: reason; exit status 1 if any.
+"""Checks which folders include which. Prints each offending line as file:line: reason; exit status 1 if any.
 
 - A folder includes only the folders that MAY_INCLUDE names for it (docs/adr/0001-layout.md): they lie below it, and
-  there is no circle.
-- The headers of each vendor have one home.
+  there is no cycle.
+- Only certain folders may include each vendor's headers.
 - The DEPS of a folder's library in its CMakeLists.txt are the folders that its files include, no more and no fewer.
 - A folder holds at most MAX_SOURCES sources.
 
@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = (".h", ".cc", ".cuh", ".cu")
 MAX_SOURCES = 25
 
-# Folder -> folders that it may include, besides common/. In the order of the floors: each names only those above it.
+# Folder -> folders that it may include, besides common/. In the order of the layers: each entry names only folders listed above it.
 MAY_INCLUDE = {
     "common": "",
     "common/system": "",
@@ -240,7 +240,7 @@ def check_folder(folder: str) -> list[str]:
 
 
 def check_library(folder: str, included: set[str]) -> list[str]:
-    """Of the library that the folder's CMakeLists.txt makes; the last one, where another stands in for it."""
+    """Checks the DEPS of the library that the folder's CMakeLists.txt makes. If it is defined twice, one a stand-in, the last one counts."""
     cmake = ROOT / folder / "CMakeLists.txt"
     text = re.sub(r"#.*", "", cmake.read_text(encoding="utf-8"))
     name = library_of(folder)
@@ -254,14 +254,14 @@ def check_library(folder: str, included: set[str]) -> list[str]:
     told = {word for word in deps if word.startswith("mr_")}
     needed = {library_of(target) for target in included}
     if folder == "protocol":
-        told -= {"mr_protobuf"}  # the generated code, which has no folder in the tree
+        told -= {"mr_protobuf"}  # generated code, which has no folder in the tree
     wrong = [f"lacks {target}" for target in sorted(needed - told)]
     wrong += [f"names {target}, which nothing here includes" for target in sorted(told - needed)]
     return [f"{cmake.relative_to(ROOT)}: DEPS of {name}: {reason}" for reason in wrong]
 
 
 def check_order() -> list[str]:
-    """That MAY_INCLUDE goes one way."""
+    """Checks that MAY_INCLUDE has no cycle: each folder names only folders listed above it."""
     found = []
     above = set()
     for folder, allowed in MAY_INCLUDE.items():
@@ -304,10 +304,10 @@ def check_headers(build: pathlib.Path) -> list[str]:
     headers = []
     for folder in MAY_INCLUDE:
         for header in sources_of(folder):
-            # Bodies that are compiled once per instruction set, in sources that define what they need.
+            # _impl headers are bodies compiled once per instruction set, in sources that define what they need.
             if header.suffix != ".h" or header.stem.endswith("_impl"):
                 continue
-            # A source includes its own header first, which so is compiled alone with it.
+            # If a source includes its own header first, compiling the source shows that the header compiles alone.
             source = next((header.with_suffix(s) for s in (".cc", ".cu") if header.with_suffix(s).exists()), None)
             first = includes_of(source)[:1] if source else []
             if not first or first[0][2] != header.relative_to(ROOT).as_posix():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the links of all Markdown files: that each relative target exists, and the heading it names.
+"""Checks the links of all Markdown files: each relative target, and the heading that it names, must exist.
 
 Prints each broken link as file:line: link: reason; exit status 1 if any. Links to other hosts are
-not followed, and code is not read.
+not followed, and links in code are ignored.
 """
 
 import pathlib
@@ -30,7 +30,7 @@ def markdown_files():
 
 
 def blank(match):
-    """As many lines and characters, none of them a link."""
+    """Returns as many lines and characters without links."""
     return re.sub(r"[^\n]", " ", match.group())
 
 
@@ -49,7 +49,7 @@ def without_fences(text):
 
 
 def anchors(text):
-    """The ids that GitHub gives to headings."""
+    """Returns the ids that GitHub gives to headings."""
     found = {}
     for heading in HEADING.findall(without_fences(text)):
         plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -60,7 +60,7 @@ def anchors(text):
 
 
 def links(text):
-    """Pairs of line and target."""
+    """Yields pairs of line and target."""
     text = INLINE_CODE.sub(blank, without_fences(text))
     for pattern in (INLINE_LINK, REFERENCE):
         for match in pattern.finditer(text):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that the alerts and the dashboard of deploy/monitoring ask for metrics that there are.
+"""Checks that the alerts and the dashboard of deploy/monitoring use metrics that exist.
 
-Every metric and label they name must be in the tables of docs/api.md, "Metrics", or be Prometheus' own ALERTS. Prints each
+Every metric and label that they name must be in the tables of docs/api.md, "Metrics", or be Prometheus' own ALERTS. Prints each
 offence as file: expression: reason; exit status 1 if any.
 """
 
@@ -14,10 +14,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MONITORING = ROOT / "deploy" / "monitoring"
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
-# Of every series: which process was scraped, and a histogram's bounds.
+# Labels that any series may have: the process that was scraped, and a histogram's bounds.
 COMMON_LABELS = {"instance", "job", "le"}
 
-# What Prometheus makes of alerts.
+# The series that Prometheus makes of alerts.
 ALERTS = {"ALERTS": {"alertname", "alertstate", "severity"} | COMMON_LABELS}
 
 METRIC = re.compile(r"\b(?:millrace_[a-z_]+|ALERTS\b)")
@@ -27,7 +27,7 @@ LABEL_VALUES = re.compile(r"\blabel_values\([^,]+, *([a-z_]+)\)")
 
 
 def documented():
-    """Name, with a histogram's suffixes, -> the labels of its row; groups' metrics have `group`."""
+    """Returns name, with a histogram's suffixes -> the labels of its row. Metrics of groups also have `group`."""
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("\n## Metrics\n")[1]
     metrics = dict(ALERTS)
     of_groups = False
@@ -36,7 +36,7 @@ def documented():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         names = re.findall(r"`(millrace_[a-z_]+)`", cells[0]) if line.startswith("|") else []
         for name in names:
-            # A label's values stand in parentheses behind it.
+            # A label's values follow it in parentheses.
             labels = set(re.findall(r"`([a-z]+)`", re.sub(r"\([^)]*\)", "", cells[2])))
             labels |= COMMON_LABELS
             labels |= {"group"} if of_groups else set()
@@ -46,7 +46,7 @@ def documented():
 
 
 def expressions():
-    """Pairs of file name and PromQL expression."""
+    """Yields pairs of file name and PromQL expression."""
     dashboard = MONITORING / "dashboard.json"
     content = json.loads(dashboard.read_text(encoding="utf-8"))
     for variable in content["templating"]["list"]:
@@ -56,7 +56,7 @@ def expressions():
         for target in panel.get("targets", []):
             yield dashboard.name, target["expr"]
     alerts = MONITORING / "alerts.yml"
-    # An expression is the rest of its line, or the deeper lines that follow.
+    # An expression is the rest of its line, or the more deeply indented lines that follow.
     blocks = re.findall(r"^ +expr: (.*(?:\n {10}.*)*)", alerts.read_text(encoding="utf-8"), re.M)
     for block in blocks:
         yield alerts.name, " ".join(block.split())

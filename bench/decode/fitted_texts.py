@@ -1,16 +1,16 @@
-"""Texts to fit something on and others to judge it by, from what bench/quality finds on this machine: prose and code, four fifths and one."""
+"""Prose and code that bench/quality finds on this machine, split into four fifths to fit something on and one fifth to judge it by."""
 
 import os
 import random
 
 FITTED_SHARE = 0.8
 FITTED_TOKENS = 1024
-# Of a file of code: else one file would be a whole prompt's or more.
+# The most that is used of a code file; otherwise one file could fill a whole prompt or more.
 CODE_CHARACTERS = 12_000
 
 
 def cut(tokenizer, texts, count, num_tokens):
-    """As many prompts of so many tokens, of texts one behind the other."""
+    """Concatenates the texts and cuts them into `count` prompts of num_tokens tokens."""
     prompts, token_ids = [], []
     for text in texts:
         token_ids += tokenizer.encode(text + "\n\n").ids
@@ -23,7 +23,7 @@ def cut(tokenizer, texts, count, num_tokens):
 
 
 def make_texts(model, num_fitted, judged_tokens):
-    """(to fit, to judge): lists of token ids. num_fitted: prompts of prose and of code; judged are two of prose and one of code."""
+    """Returns (to fit, to judge), lists of token ids. num_fitted: numbers of prose and code prompts. Two of prose and one of code are judged."""
     from text_pool import code_files, prose_paragraphs
     from tokenizers import Tokenizer
     tokenizer = Tokenizer.from_file(os.path.join(model, "tokenizer.json"))
@@ -34,9 +34,9 @@ def make_texts(model, num_fitted, judged_tokens):
         border = int(FITTED_SHARE * len(texts))
         to_fit, to_judge = texts[:border], texts[border:]
         fit_order.shuffle(to_fit)
-        judge_order.shuffle(to_judge)  # neighbours say much the same
+        judge_order.shuffle(to_judge)  # neighbouring texts are much alike
         fitted.append(cut(tokenizer, to_fit, count, FITTED_TOKENS))
         judged += cut(tokenizer, to_judge, num_judged, judged_tokens)
-    # The last two, which are not fitted but tell the recall, are of either kind.
+    # The last two are not fitted but give the recall: one is prose, one is code.
     prose, code = fitted
     return [*prose[1:], *code[1:], prose[0], code[0]], judged

@@ -8,15 +8,15 @@ import time
 from collections import Counter
 
 _POLL_S = 0.02
-# A prefill of some thousand tokens takes seconds; its beginning, and the last pull after its end, a fraction of one.
+# A prefill of a few thousand tokens takes seconds. Its beginning, and the last pull after its end, take a fraction of a second.
 _MOMENTS = {"while a group starts": (0, 1.5), "as the first prefill begins": (0, 0.3), "between two prefills": (0, 0.3),
             "within a prefill": (0.3, 5), "idle": (0, 0.3)}
 _TARGETS = "one rank", "mpirun", "mpirun and all ranks"
 
 
 class GroupKiller:
-    """`kills` times: waits for a moment, kills, starts a group. `quiet(True)` has to stop new requests and return once none is in flight,
-    `quiet(False)` lets them go on. join() returns after the last kill, with a group that takes prompts."""
+    """Waits for a moment, kills the group and starts another, `kills` times. `quiet(True)` has to stop new requests and return once none is in
+    flight; `quiet(False)` lets them continue. join() returns after the last kill, once a group takes prompts."""
 
     def __init__(self, service, group, start_group, kills, quiet, seed=1):
         self.moments, self.targets, self.stayed = Counter(), Counter(), 0
@@ -30,7 +30,7 @@ class GroupKiller:
         self._thread.start()
 
     def stop(self):
-        """After the next kill."""
+        """Stops after the next kill."""
         self._stopped = True
 
     def done(self):
@@ -94,7 +94,7 @@ class GroupKiller:
             self._failure = failure
 
     def _clear(self):
-        """The rest of a group ends by itself; what does not is counted, and killed."""
+        """Waits for the rest of the group to end by itself. If it does not, counts it and kills what is left."""
         try:
             self._wait("the end of a group", lambda: self._group.poll() is not None and not self._service.ranks(), 60)
         except AssertionError:

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""vLLM's OpenAI server with MillraceConnector under load: right answers, what vLLM's own counters say, and the same while groups are killed.
+"""Tests vLLM's OpenAI server with MillraceConnector under load: right answers, vLLM's own counters, and the same while groups are killed.
 
     build/engines/venv/bin/python bench/engines/openai_campaign.py --bin build/release/bin [--prompts 100] [--concurrency 4] [--tokens 4096 16384]
         [--tp 1] [--groups 2x2 ...] [--head-plan dense] [--kv-cache-dtype auto] [--own] [--decode] [--kills 0] [--aborts 0] [--blocks 0]
         [--answer-tokens 4] [--limit-s S] [--output FILE]
 
-A coordinator, a group of the fixture model (TP x CP) and vLLM as processes of this machine; every prompt is sent once, as token ids, to
-/v1/completions. --groups: one after the other, all prompts to each. --kv-cache-dtype: the group's; vLLM's cache is in bfloat16. --own: compares
-with vLLM's own prefill of each prompt. --decode: compares with millrace-decode after a prefill of its own under the same plan. --kills: kills of
-the group in random phases; prompts go on until the last. --aborts: clients that hang up in random phases, beside the prompts. --blocks: size of
-vLLM's KV cache; a small one and a large --answer-tokens make vLLM preempt requests. --limit-s: after so long no more prompts are sent, and no
-more groups killed; the table says how many were. A record's four digits decide what is right; further tokens are compared with --own only, and
-need not be the same where the group's cache is in 8-bit floats.
+A coordinator, a group of the fixture model (TP x CP) and vLLM run as processes on this machine. Every prompt is sent once, as token ids, to
+/v1/completions. --groups: grids to run one after the other, each with all prompts. --kv-cache-dtype: that of the group; vLLM's cache is in bfloat16.
+--own: compares with vLLM's own prefill of each prompt. --decode: compares with millrace-decode after its own prefill under the same plan. --kills:
+number of times the group is killed, in random phases; prompts continue until the last kill. --aborts: number of clients that hang up in random
+phases while the prompts run. --blocks: size of vLLM's KV cache; a small cache and a large --answer-tokens make vLLM preempt requests. --limit-s:
+after this time no more prompts are sent and no more groups killed; the table says how many were. The four digits of a record decide whether an
+answer is right. Further tokens are compared with --own only, and may differ if the group's cache is in 8-bit floats.
 
-Prints JSON, and appends a table to --output. Exit status 1 for a wrong or other answer, one that does not come, an error, a client that failed
-(why is said at once, and the others go on), and a block or a lease that stays. Needs what tests/engines/run has installed."""
+Prints JSON, and appends a table to --output. Exit status 1 for a wrong, different or missing answer, an error, a failed client (the reason is printed
+at once, and the other clients continue), and a block or a lease that is not released. Needs what tests/engines/run has installed."""
 import argparse
 import concurrent.futures
 import itertools
@@ -34,7 +34,7 @@ DIGITS = 4
 
 
 class Gate:
-    """Lets requests through, or none; knows how many are under way."""
+    """Lets all requests through or none, and knows how many are under way."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -51,7 +51,7 @@ class Gate:
             self._changed.notify_all()
 
     def quiet(self, closed):
-        """Closing waits for those inside."""
+        """Opens or closes the gate. Closing waits for the requests inside."""
         with self._changed:
             self._closed = closed
             self._changed.notify_all()
@@ -69,7 +69,7 @@ class Campaign:
         return "--dtype", "bfloat16", "--head-plan", self.arguments.head_plan, "--kv-cache-dtype", self.arguments.kv_cache_dtype
 
     def run(self, grid):
-        """A row of the table."""
+        """Returns a row of the table."""
         tp, cp = grid
         from service import wait_until
         wait_until("no group", lambda: self.service.get("/ready")[0] != 200, 60)
@@ -114,7 +114,7 @@ class Campaign:
         return good
 
     def _load(self, group, tp, cp):
-        """([(prompt, verdict, token ids)], killer or None, requests that were given up before their answer, what clients failed with)"""
+        """Returns ([(prompt, verdict, token ids)], killer or None, number of requests abandoned before their answer, exceptions of clients)."""
         from group_killer import GroupKiller
         killer = None
         if self.arguments.kills:
@@ -138,7 +138,7 @@ class Campaign:
                     print(f"request {number}: {outcome[1:]}", file=sys.stderr, flush=True)
 
         def told(work):
-            """What a client fails with is said at once: the others may go on for hours."""
+            """Prints a client's exception at once, because the others may continue for hours."""
             try:
                 return work()
             except Exception as why:
@@ -154,7 +154,7 @@ class Campaign:
         return outcomes, killer, hung_up.result(), failures
 
     def _ask(self, prompt):
-        """(verdict, token ids)"""
+        """Returns (verdict, token ids)."""
         try:
             status, tokens = self.server.complete(prompt["prompt_token_ids"], self.arguments.answer_tokens)
         except TimeoutError:
@@ -169,7 +169,7 @@ class Campaign:
         numbers, count = random.Random(3), 0
         for _ in range(self.arguments.aborts):
             prompt = self._prompts.next()
-            # From its way to the coordinator until after its load, for some in the queue between others.
+            # Hangs up at any point from the way to the coordinator until after the load; some requests are then in the queue between others.
             count += self.server.abandon(prompt["prompt_token_ids"], self.arguments.answer_tokens, lambda: time.sleep(numbers.uniform(0, 30)))
         return count
 
@@ -228,7 +228,7 @@ def main():
     parser.add_argument("--output")
     arguments = parser.parse_args()
     os.environ["MILLRACE_SOURCE_DIR"], os.environ["MILLRACE_BIN_DIR"] = ROOT, os.path.abspath(arguments.bin)
-    # Waiting threads must not spin away the time of others.
+    # Waiting threads must not spin on cores that others need.
     os.environ.update(GOMP_SPINCOUNT="1000", UCX_MEM_MMAP_HOOK_MODE="none")
     sys.path[:0] = [HERE, os.path.join(ROOT, "tests/e2e"), os.path.join(ROOT, "bench")]
     from endless_prompts import EndlessPrompts

@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server as a process, with MillraceConnector by configuration alone, and what it says of itself. Standard library only."""
+"""Runs vLLM's OpenAI server as a process, with MillraceConnector set by configuration alone, and reads its metrics and log. Standard library only."""
 import contextlib
 import http.client
 import json
@@ -8,25 +8,25 @@ import signal
 import subprocess
 import sys
 
-# For an answer: one that takes longer counts as hung.
+# An answer that takes longer counts as hung.
 PATIENCE_S = 600
 _ITERATION = re.compile(rb"Iteration\(\d+\): \d+ context requests, (\d+) context tokens, \d+ generation requests, (\d+) generation tokens")
 
 
 class OpenAIServer:
-    """`model_dir` served as "fixture"; `options` are names and values of vLLM in turn, `extra` of kv_connector_extra_config."""
+    """Serves `model_dir` as "fixture". `options` are vLLM's option names and values in turn; `extra` goes into kv_connector_extra_config."""
 
     def __init__(self, model_dir, coordinator, port, log_path, tp=1, extra=None, options=()):
         self.port, self.log_path = port, log_path
         config = {"kv_connector": "MillraceConnector", "kv_connector_module_path": "millrace_kv.connector", "kv_role": "kv_consumer",
                   "kv_connector_extra_config": {"coordinator": coordinator, "max_wait_s": PATIENCE_S, **(extra or {})}}
-        # Ranks of vLLM and of the group share the cores.
+        # vLLM's ranks and the group's share the cores.
         environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
                            OMP_NUM_THREADS=str(max(1, os.cpu_count() // tp)), VLLM_WORKER_MULTIPROC_METHOD="spawn")
-        # The command `vllm` itself wants metadata of all packages that vLLM names, the engines of tests/engines have not all of them.
+        # The command `vllm` needs the metadata of all packages that vLLM names; the engines of tests/engines lack some of them.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model_dir, "--served-model-name", "fixture",
                    "--skip-tokenizer-init", "--enforce-eager", "--max-model-len", "16896", "--tensor-parallel-size", str(tp),
-                   # Worker processes spin while requests wait for their caches; without others there need be none.
+                   # Worker processes spin while requests wait for their caches; a single rank needs none.
                    "--distributed-executor-backend", "uni" if tp == 1 else "mp",
                    "--enable-logging-iteration-details", "--host", "127.0.0.1", "--port", str(port), "--kv-transfer-config", json.dumps(config)]
         with open(log_path, "wb") as log:
@@ -36,8 +36,8 @@ class OpenAIServer:
             self._leave_cores_to_others()
 
     def _leave_cores_to_others(self):
-        """Worker processes that spin and yield take nearly all of two cores from a group that computes, however nice they are: sessions share the cores
-        evenly (autogroup in sched(7))."""
+        """Lowers the session's autogroup priority. Worker processes that spin and yield take nearly all of two cores from a group that computes,
+        whatever their own nice value is, because sessions share the cores evenly (autogroup in sched(7))."""
         with contextlib.suppress(OSError), open(f"/proc/{self._process.pid}/autogroup", "w") as file:
             file.write("19")
 
@@ -64,16 +64,16 @@ class OpenAIServer:
                 "return_token_ids": True, **extra}
 
     def complete(self, tokens, max_tokens, **extra):
-        """(status, token ids or the error's text); TimeoutError where none comes."""
+        """Returns (status, token ids or the error's text). Raises TimeoutError if no answer comes."""
         status, text = self.call("POST", "/v1/completions", self._body(tokens, max_tokens, **extra))
         return status, json.loads(text)["choices"][0]["token_ids"] if status == 200 else text
 
     def complete_alone(self, tokens, max_tokens):
-        """By vLLM's own prefill, without the connector."""
+        """Like complete(), with vLLM's own prefill, without the connector."""
         return self.complete(tokens, max_tokens, kv_transfer_params={"millrace": False})
 
     def abandon(self, tokens, max_tokens, after):
-        """Posts a request, waits for `after()`, and hangs up: vLLM aborts it. True where no answer had come by then."""
+        """Posts a request, waits for `after()`, and hangs up, so that vLLM aborts it. Returns True if no answer had come by then."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/completions", json.dumps(self._body(tokens, max_tokens)), {"Content-Type": "application/json"})
@@ -91,8 +91,8 @@ class OpenAIServer:
         return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.M))
 
     def counters(self):
-        """What vLLM has counted so far. `computed`: tokens of prompts that its scheduler had computed, from the log of its iterations;
-        its Prometheus metrics count a prompt that a connector brings as external, the last token included."""
+        """Returns what vLLM has counted so far. `computed` is the number of prompt tokens that its scheduler had computed, from its iteration log.
+        Its Prometheus metrics count all tokens of a prompt that a connector brings as external, the last one included."""
         text = self.call("GET", "/metrics")[1]
         sources = dict(re.findall(r'^vllm:prompt_tokens_by_source_total\{.*source="(\w+)".*\} (\S+)$', text, re.M))
         counters = {source: int(float(value)) for source, value in sources.items()}
@@ -103,7 +103,7 @@ class OpenAIServer:
         return counters
 
     def at_rest(self):
-        """No request, no block in use."""
+        """Whether no request runs or waits and no block is in use."""
         return not any(self.metric(name) for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"))
 
     def close(self):

@@ -1,4 +1,4 @@
-"""Milliseconds a call takes on the GPU: calls back to back between two events."""
+"""Measures the milliseconds that a call takes on the GPU, with calls back to back between two events."""
 
 import statistics
 
@@ -18,7 +18,7 @@ def _sample_ms(call, num_calls):
 
 
 def time_calls(call, samples):
-    """The median over samples of at least SAMPLE_MS; the first call compiles and warms up."""
+    """Returns the median over samples of at least SAMPLE_MS; the first call compiles and warms up."""
     call()
     once_ms = _sample_ms(call, 1)
     num_calls = max(1, min(10000, int(SAMPLE_MS / max(once_ms, 1e-4)) + 1))

@@ -14,7 +14,7 @@ _missing = {}
 
 
 def missing():
-    """Who could not be timed, and why."""
+    """Which peers could not be timed, and why."""
     return _missing
 
 

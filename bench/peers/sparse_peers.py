@@ -1,4 +1,4 @@
-"""Sparse attention of others, where it is installed: 4 heads of 128 with their own K and V, bfloat16.
+"""Sparse attention of other projects, where installed: 4 heads of 128 with their own K and V, bfloat16.
 
 MInference: vertical-slash with given sets (its index conversion is part of the time) and block-sparse with pooling and top-k.
 """
@@ -18,12 +18,12 @@ _missing = {}
 
 
 def missing():
-    """Who could not be timed, and why."""
+    """Which peers could not be timed, and why."""
     return _missing
 
 
 def index_sets(tokens, verticals, slashes, generator):
-    """The first 30 columns and random ones; a third of the offsets from 0 on, the rest in random runs of 64."""
+    """Returns the first 30 columns and random ones, and offsets: a third from 0 on, the rest in random runs of 64."""
     columns, offsets = [], []
     for _ in range(HEADS):
         others = 30 + torch.randperm(tokens - 30, generator=generator)[: verticals - 30]
@@ -33,7 +33,7 @@ def index_sets(tokens, verticals, slashes, generator):
         run_offsets = (starts[:, None] + torch.arange(64)).flatten().unique()
         local = torch.arange(slashes // 3)
         found = torch.cat([local, run_offsets]).unique()
-        # Runs that overlap leave a head with fewer; all heads need as many.
+        # Overlapping runs leave a head with fewer offsets; all heads need the same number.
         offsets.append(torch.cat([found, found[-1:].expand(slashes - len(found))]) if len(found) < slashes
                        else found[:slashes])
     stack = [torch.stack(values)[None].to("cuda", torch.int32) for values in (columns, offsets)]

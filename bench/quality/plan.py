@@ -1,4 +1,4 @@
-"""What bench/quality/run measures: a head plan, and the program that runs it."""
+"""A plan that bench/quality/run measures: a head plan, and the program that runs it."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import shlex
 
 
 class Plan:
-    """What follows --plan: [NAME=]HEAD_PLAN [OPTION...]. exact[:GAMMA[,ENOUGH]] is not for millrace-batch but for the oracle beside it."""
+    """The value of --plan: [NAME=]HEAD_PLAN [OPTION...]. exact[:GAMMA[,ENOUGH]] is run by the oracle instead of millrace-batch."""
 
     def __init__(self, text):
         words = shlex.split(text)
@@ -22,7 +22,7 @@ class Plan:
         return os.path.join(output, re.sub(r"[^\w.-]+", "_", self.name))
 
     def command(self, directory_of_programs, options):
-        """As words. options: by name, of all plans; the plan's own go before them."""
+        """Returns the command's words. options: those of all plans, by name; the plan's own take precedence."""
         given = {word.partition("=")[0] for word in self.options}
         words = [os.path.join(directory_of_programs, self.program), "--resume", *self.options]
         for name, value in {**options, "--head-plan": self.head_plan}.items():

@@ -1,9 +1,9 @@
-"""Prompts that tell what a sparse plan loses, for any model: of each probe, the token that should come next and the kind of thing it asks for.
+"""Prompts that show what a sparse plan loses, for any model. Each probe has the token that should come next and the kind of thing it asks for.
 
-A task prompt has pass keys, word lists and paragraphs in its first 45 %; in the rest they are asked for or repeated, in random order and spread
-evenly, with paragraphs that occur once before, between and after them. A text prompt is prose or code alone.
+A task prompt has pass keys, word lists and paragraphs in its first 45 %. In the rest they are asked for or repeated, in random order and spread
+evenly, with paragraphs that occur only once before, between and after them. A text prompt is prose or code alone.
 
-Every piece is tokenised by itself, so that a probe is where its kind begins whatever the tokenizer joins.
+Every piece is tokenised by itself, so that a probe starts where its kind begins, whatever the tokenizer would join.
 """
 
 import random
@@ -13,9 +13,9 @@ from text_pool import code_files, prose_paragraphs, words
 TEXT, PARAGRAPH, KEY_FIRST, KEY_LATER, WORD_LIST = KINDS = ("text", "paragraph copy", "key, first digit", "key, later digits", "word list")
 
 PLANTED_SHARE = 0.45
-# What a plan does not change: the last rows are dense (kernels/index/tiling.h), at most 127 of them.
+# No plan changes the last rows, at most 127 of them: they are dense (kernels/index/tiling.h).
 UNJUDGED_ROWS = 128
-# A copy is one from here on: before, the model cannot know which paragraph it is.
+# A copy is judged from this token on; before it, the model cannot know which paragraph is copied.
 COPY_CONTEXT_TOKENS = 8
 TEXT_STEP = 8
 LIST_WORDS = 24
@@ -45,7 +45,7 @@ class PromptMaker:
 
     def __init__(self, tokenizer, num_tokens, seed):
         self.tokenizer, self.num_tokens, self.seed = tokenizer, num_tokens, seed
-        self.first_ids = tokenizer.encode("").ids  # a model's beginning of text, where it wants one
+        self.first_ids = tokenizer.encode("").ids  # the beginning-of-text token, if the model has one
         self.paragraphs, self.code = prose_paragraphs(), code_files()
         self.words = words(self.paragraphs)
 
@@ -71,7 +71,7 @@ class PromptMaker:
         return self._prompt(f"task-{number}", prompt)
 
     def text(self, number):
-        """Prose and code by turns, judged from a quarter of the prompt on."""
+        """Returns prose and code by turns, judged from a quarter of the prompt on."""
         rng = random.Random(f"text {self.seed} {number}")
         texts = self.code if number % 2 else self.paragraphs
         start = rng.randrange(len(texts))
@@ -119,12 +119,12 @@ class PromptMaker:
             left -= len(piece.token_ids)
 
     def _fill(self, prompt, end, paragraphs):
-        """As many whole paragraphs as end by `end`."""
+        """Appends as many whole paragraphs as end by `end`."""
         while len((paragraph := self._text(next(paragraphs))).token_ids) <= end - len(prompt.token_ids):
             prompt.append(paragraph)
 
     def _reach(self, prompt, end, texts):
-        """Whole texts up to `end` or beyond."""
+        """Appends whole texts up to `end` or beyond."""
         while len(prompt.token_ids) < end:
             prompt.append(self._text(next(texts)))
 
@@ -136,7 +136,7 @@ class PromptMaker:
 
 
 def runs(prompt, kinds):
-    """(first, count) of the probes of these kinds that follow each other, as indices of tokens."""
+    """Returns (first, count), in token indices, of each run of consecutive probes of these kinds."""
     found = []
     for position, kind in zip(prompt["probe_positions"], prompt["probe_kinds"], strict=True):
         if kind not in kinds:

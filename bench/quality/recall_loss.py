@@ -1,13 +1,13 @@
-"""How well a recall foretells what a plan loses: a point for each prompt and plan, rank correlations, and the loss by recall.
+"""How well a recall predicts what a plan loses: a point for each prompt and plan, rank correlations, and the loss by recall.
 
-A point's loss of a kind is that of its prompt beside dense attention's: accuracy lost and likelihood lost, each the mean over its probes.
+A point's loss for a kind is what its prompt loses against dense attention: accuracy and likelihood, each the mean over the probes.
 """
 
 import bisect
 
 from scores import KindScore
 
-# What foretells is read from a result line. `recall_by_head` is of --recall-by-head: [layers][heads].
+# Each predictor is read from a result line. `recall_by_head` comes from --recall-by-head: [layers][heads].
 PREDICTORS = {
     "density": lambda line: line["density"],
     "recall": lambda line: line["recall"],
@@ -28,8 +28,8 @@ def _quantile(values, share):
 
 
 def points(plan, results, dense, prompts):
-    """[{plan, prompt, kind, probes, a number for each predictor, "accuracy", "nll"}]; results, dense: result lines by id. Predictors that a line
-    has no numbers for are left out."""
+    """Returns [{plan, prompt, kind, probes, a number for each predictor, "accuracy", "nll"}]. results, dense: result lines by id. Predictors for
+    which a line has no numbers are left out."""
     made = []
     for prompt in prompts:
         own = results[prompt["id"]]
@@ -42,13 +42,13 @@ def points(plan, results, dense, prompts):
 
 
 def _ranks(values):
-    """Of equal values the mean of their ranks."""
+    """Returns ranks; equal values share the mean of their ranks."""
     ordered = sorted(values)
     return [(bisect.bisect_left(ordered, v) + bisect.bisect_right(ordered, v) - 1) / 2 for v in values]
 
 
 def rank_correlation(xs, ys):
-    """Spearman's. None where one of them is constant."""
+    """Returns Spearman's correlation, or None if one of the two is constant."""
     xs, ys = _ranks(xs), _ranks(ys)
     mean = (len(xs) - 1) / 2
     product = sum((x - mean) * (y - mean) for x, y in zip(xs, ys, strict=True))
@@ -57,7 +57,7 @@ def rank_correlation(xs, ys):
 
 
 def correlations(of_points):
-    """{kind: {predictor: {loss: Spearman's}}}: near -1 where more recall goes with less loss."""
+    """Returns {kind: {predictor: {loss: Spearman's correlation}}}, near -1 where more recall goes with less loss."""
     found = {}
     for kind in sorted({point["kind"] for point in of_points}):
         here = [point for point in of_points if point["kind"] == kind]
@@ -67,7 +67,7 @@ def correlations(of_points):
 
 
 def by_recall(of_points, predictor, edges):
-    """[(low, high, points, {kind: mean accuracy lost, the most lost by a prompt})] of the points with low <= predictor < high."""
+    """Returns [(low, high, points, {kind: mean accuracy lost, the most lost by a prompt})] over the points with low <= predictor < high."""
     rows = []
     for low, high in zip(edges, edges[1:]):
         here = [p for p in of_points if low <= p[predictor] < high]

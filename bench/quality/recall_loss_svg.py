@@ -1,4 +1,4 @@
-"""The points of recall_loss as a picture: a recall to the right, accuracy lost upwards; a column of panels for each kind of probe, a row for each
+"""Draws the points of recall_loss: a recall on the x axis, accuracy lost on the y axis; a column of panels for each kind of probe, a row for each
 of RECALLS, a colour for each plan."""
 
 from xml.sax.saxutils import escape
@@ -13,7 +13,7 @@ def _text(x, y, text, anchor="middle"):
 
 
 def _panel(left, top, recall, of_points, colours, most):
-    """The plot's corner is (left, top); losses from the least, or 0, to `most`."""
+    """Draws a panel with the plot's corner at (left, top). Losses range from the least, or 0, to `most`."""
     least = min(0, min(p["accuracy"] for p in of_points))
 
     def height(loss):

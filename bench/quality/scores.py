@@ -1,7 +1,7 @@
-"""What a plan's results are worth beside dense attention's, by the kinds of prompts.py, with standard errors.
+"""Scores a plan's results against dense attention's, by the kinds of prompts.py, with standard errors.
 
-A prompt's probes are not independent of each other, prompts are: errors are those of a ratio of sums over prompts (probes right over probes), and of
-a difference to dense the prompt is its own control. n / (n - 1) is the usual correction.
+Probes of one prompt are not independent of each other; prompts are. Errors are therefore those of a ratio of sums over prompts (right probes over
+probes). For a difference to dense, each prompt is its own control. n / (n - 1) is the usual correction.
 """
 
 import math
@@ -10,7 +10,7 @@ from prompts import KINDS
 
 
 def mean_and_error(sums, counts):
-    """Of sum(sums) / sum(counts), each a list over prompts. The error of one prompt alone is not known: None."""
+    """Returns sum(sums) / sum(counts), each a list over prompts, and its error. The error of a single prompt is not known and is None."""
     total, n = sum(counts), len(counts)
     mean = sum(sums) / total
     if n < 2:
@@ -20,7 +20,7 @@ def mean_and_error(sums, counts):
 
 
 class KindScore:
-    """One kind of probe under one plan. values: by prompt, a list over its probes."""
+    """The scores of one kind of probe under one plan. values: by prompt, a list over its probes."""
 
     def __init__(self, results, dense, prompts, kind):
         self.right, self.dense_right, self.agree, self.nll, self.dense_nll, self.counts = [], [], [], [], [], []
@@ -51,7 +51,7 @@ class KindScore:
 
 
 def plan_row(plan, results, dense, prompts):
-    """results, dense: result lines of millrace-batch by id, all of status ok."""
+    """Returns the plan's row. results, dense: result lines of millrace-batch by id, all with status ok."""
     def over_prompts(field):
         mean, error = mean_and_error([results[prompt["id"]][field] for prompt in prompts], [1] * len(prompts))
         return {"mean": mean, "error": error}

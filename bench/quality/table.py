@@ -16,7 +16,7 @@ def _line(cells):
 
 
 def summary(rows):
-    """A line a plan: dense attention's accuracy, and how many points the others are away from it."""
+    """Returns a line for each plan: the accuracy of dense attention, and the difference in points for the others."""
     kinds = list(rows[0]["kinds"])
     text = _line(["plan", "density", "recall", "1 %", *kinds, "text: agrees", "text: nll"]) + "|---" * (len(kinds) + 6) + "|\n"
     for row in rows:
@@ -38,7 +38,7 @@ def _details(rows):
 
 
 def markdown(about, rows):
-    """rows: dense attention first, which the others are compared with."""
+    """rows: dense attention comes first; the others are compared with it."""
     return ("".join(f"- {key}: {value}\n" for key, value in about.items())
             + "\nFirst row: accuracy in %, mean negative log likelihood. Others: their difference to it. ±: one standard error, by prompt.\n\n"
             + summary(rows) + "\n" + _details(rows))

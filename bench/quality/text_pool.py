@@ -1,6 +1,6 @@
-"""English prose and code that a Debian or Ubuntu machine has: the manuals in Perl's modules, the sources of Python's library.
+"""English prose and code that a Debian or Ubuntu machine has: the manuals in Perl's modules and the sources of Python's library.
 
-Releases differ in it, so results carry a digest of the prompts that were made of it.
+They differ between releases, so results carry a digest of the prompts made from them.
 """
 
 import glob
@@ -19,12 +19,12 @@ def _read(path):
 
 
 def _manual(source):
-    """What of a Perl source is manual (perlpod): from a line that begins with "=" to one that says "=cut"."""
+    """Returns the manual in a Perl source (perlpod): from a line that begins with "=" to a line "=cut"."""
     return "\n\n".join(re.findall(r"^=[a-z].*?(?=^=cut|\Z)", source, re.MULTILINE | re.DOTALL))
 
 
 def _as_prose(paragraph):
-    """One line without markup; None for what is no prose: code, headings, lists, tables, fragments."""
+    """Returns the paragraph as one line without markup, or None if it is not prose: code, headings, lists, tables, fragments."""
     if paragraph[:1] in " \t=":
         return None
     text = re.sub(r"[A-Z](?:<< (.*?) >>|<(.*?)>)", lambda found: found[1] or found[2] or "", " ".join(paragraph.split()))
@@ -34,7 +34,7 @@ def _as_prose(paragraph):
 
 
 def prose_paragraphs():
-    """Distinct paragraphs, in the order of files by path."""
+    """Returns distinct paragraphs, in the order of the files' paths."""
     paragraphs = {}
     for path in sorted(glob.glob(PERL, recursive=True)):
         for paragraph in re.split(r"\n\s*\n", _manual(_read(path))):
@@ -46,12 +46,12 @@ def prose_paragraphs():
 
 
 def code_files():
-    """Sources of Python's library, by path."""
+    """Returns the sources of Python's library, in the order of their paths."""
     library = sysconfig.get_paths()["stdlib"]
     paths = sorted(glob.glob(os.path.join(library, "*.py")))
     return [_read(path) for path in paths if MIN_CODE_BYTES <= os.path.getsize(path) <= MAX_CODE_BYTES]
 
 
 def words(paragraphs):
-    """Lower-case words of five to nine letters, in alphabetical order."""
+    """Returns the lower-case words of five to nine letters, in alphabetical order."""
     return sorted({word for text in paragraphs for word in re.findall(r"(?<![\w'-])[a-z]{5,9}(?![\w'-])", text)})

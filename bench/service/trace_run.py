@@ -1,4 +1,4 @@
-"""Prompts of a trace against a live service: what scripts that play one share."""
+"""Plays prompts of a trace against a live service; shared by the scripts that do so."""
 import json
 import math
 import os
@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 
-# As bench/fleet/trace.cc has them: share of prompts that are shorter, tokens.
+# As in bench/fleet/trace.cc: (share of prompts that are shorter, tokens).
 LENGTHS = (0, 1024), (0.18, 8192), (0.47, 65536), (0.5, 67000), (0.965, 262144), (1, 1048576)
 
 
@@ -16,7 +16,7 @@ def length_at(share):
 
 
 def draw_lengths(arguments, draw):
-    """One of each of as many equal shares of the published lengths, divided by --scale, in random order."""
+    """Divides the published lengths into --requests equal shares and returns one length of each, divided by --scale, in random order."""
     shares = [(i + 0.5) / arguments.requests for i in range(arguments.requests)]
     draw.shuffle(shares)
     return [max(2, round(length_at(share) / arguments.scale)) for share in shares]
@@ -38,14 +38,14 @@ def add_group_arguments(parser, root):
 
 
 def group_options(arguments):
-    """Of Service.start_group, but for the grid."""
+    """Returns the options for Service.start_group, without the grid."""
     return ["--model", arguments.model, "--device", arguments.device, "--dtype", arguments.dtype, "--threads", arguments.threads,
             "--head-plan", arguments.head_plan, "--kv-cache-dtype", arguments.kv_cache_dtype, "--host-pool", arguments.host_pool, "--device-pool", "0",
             "--side-by-side-tokens", arguments.side_by_side_tokens]
 
 
 def start_groups(service, arguments, *options):
-    """As many as --groups says, with `options` besides those of the arguments; returns once all of them take prompts."""
+    """Starts as many groups as --groups says, with `options` in addition to those of the arguments. Returns once all of them take prompts."""
     from service import wait_until
 
     for number in range(arguments.groups):
@@ -65,7 +65,7 @@ class Run:
     def __init__(self, service, model, bodies, arrivals, cache, priorities=None):
         self._service = service
         self.answers = [None] * len(bodies)
-        # Before the first is sent: a million tokens are 0.2 s of JSON, which is the client's.
+        # Made before the first is sent: a million tokens take the client 0.2 s to write as JSON.
         requests = [json.dumps({"model": model, "prompt_token_ids": ids, "cache": cache, "priority": priority, "deadline_ms": 3_600_000, "lease_ms": 5000})
                     for ids, priority in zip(bodies, priorities or [0] * len(bodies))]
         begin = time.monotonic()
@@ -97,7 +97,7 @@ class Run:
               f"{len(short)} short p50 {statistics.median(short):6.2f} p99 {percentile(short, 0.99):7.2f}  load {os.getloadavg()[0]:.1f}", flush=True)
 
     def each(self, bodies):
-        """Tokens, cached ones, seconds to the answer, of these in the queue, and by stage on the group."""
+        """Prints for each prompt its tokens, cached tokens, seconds to the answer, seconds in the queue, and seconds by stage on the group."""
         for i in sorted(range(len(bodies)), key=lambda i: self.answers[i][1]):
             _, wait, answer = self.answers[i]
             stages = "  ".join(f"{name} {seconds:.3f}" for name, seconds in answer["stages"].items())

@@ -1,4 +1,4 @@
-"""What Grafana asks Prometheus for a dashboard: its variables, the step of its panels, and the series that come back. Standard library only."""
+"""Asks Prometheus what Grafana would ask for a dashboard: its variables, the step of its panels, and the series. Standard library only."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import urllib.request
 
 # Grafana's grid: 24 columns; a panel of w columns and h cells.
 COLUMNS, CELL_HEIGHT, GAP = 24, 30, 8
-# A panel has no more points than pixels, at a step that people count in.
+# The step is a round number of seconds or more, such that a panel has no more points than pixels.
 STEPS_S = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400]
 TIMEOUT_S = 60
 
@@ -20,25 +20,25 @@ LABEL_VALUES = re.compile(r"label_values\(\s*(?:(.+),\s*)?(\w+)\s*\)$")
 
 
 class QueryError(Exception):
-    """Says what Prometheus, or the dashboard, has wrong."""
+    """Says what is wrong with an answer of Prometheus or with the dashboard."""
 
 
 @dataclasses.dataclass
 class Series:
-    name: str  # as the legend has it
-    points: list  # (Unix time, value); None for a value where there is none
+    name: str  # as in the legend
+    points: list  # (Unix time, value); a missing value is None
 
 
 @dataclasses.dataclass
 class TimeRange:
-    """In Unix seconds, and how often Prometheus scrapes."""
+    """Start and end in Unix seconds, and the interval at which Prometheus scrapes."""
     start: float
     end: float
     scrape_s: float
 
 
 def seconds(text):
-    """Of "90", "90s", "15m", "3h"."""
+    """Returns the seconds of "90", "90s", "15m" or "3h"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if not match:
         raise ValueError(f"no duration: {text}")
@@ -46,7 +46,7 @@ def seconds(text):
 
 
 def duration(of_s):
-    """As PromQL has it."""
+    """Returns the duration in PromQL's notation."""
     return f"{of_s:g}s" if of_s == int(of_s) else f"{round(1000 * of_s)}ms"
 
 
@@ -57,8 +57,8 @@ class Prometheus:
         self._url = url.rstrip("/")
 
     def get(self, path, **query):
-        """`data` of the answer; QueryError with what Prometheus complains of."""
-        # In a form: a query may be longer than a request line.
+        """Returns `data` of the answer. Raises QueryError with Prometheus' own message."""
+        # Sent as a form, because a query may be longer than a request line.
         body = urllib.parse.urlencode(query).encode() if "query" in query else None
         address = self._url + path + ("?" + urllib.parse.urlencode(query) if body is None and query else "")
         try:
@@ -76,7 +76,7 @@ class Prometheus:
 
 
 def step_of(width_px, time_range):
-    """Seconds between the points of a panel."""
+    """Returns the seconds between the points of a panel."""
     least = (time_range.end - time_range.start) / width_px
     return max(next((step for step in STEPS_S if step >= least), least), time_range.scrape_s)
 
@@ -87,7 +87,7 @@ def built_in_variables(step_s, time_range):
 
 
 def fill_in(text, values):
-    """`text` with its variables' values; QueryError for one that has none."""
+    """Returns `text` with its variables replaced by their values. Raises QueryError for a variable without a value."""
 
     def value(match):
         name = match[1] or match[2] or match[3]
@@ -98,13 +98,13 @@ def fill_in(text, values):
 
 
 def as_pattern(values):
-    """Several values of a label, as one pattern of Prometheus; literal backslashes are escaped twice, for its string."""
-    escaped = [re.sub(r"([\\^$*+?.()|{}\[\]])", r"\\\\\1", value) for value in values]
+    """Returns several values of a label as one pattern for Prometheus. Backslashes of the pattern are doubled, because it is in a string."""
+    escaped = [re.sub(r"([\\^$*+?.()|{}\[\]])", r"\\\1", value).replace("\\", "\\\\") for value in values]
     return escaped[0] if len(escaped) == 1 else "(" + "|".join(escaped) + ")"
 
 
 def variables(dashboard, prometheus, time_range, chosen):
-    """Name -> text, for each variable of the dashboard: what `chosen` says, or else all values where the variable has such a choice, or the first."""
+    """Returns name -> text for each variable of the dashboard: what `chosen` says, else all values if the variable allows that, else the first."""
     values = {}
     for variable in dashboard.get("templating", {}).get("list", []):
         name, kind = variable["name"], variable["type"]
@@ -141,7 +141,7 @@ def _number(text):
 
 
 def ask(panel, prometheus, values, time_range, width_px):
-    """The series of a panel, in the order of its legend."""
+    """Returns the series of a panel, in the order of its legend."""
     step = step_of(width_px, time_range)
     values = {**values, **built_in_variables(step, time_range)}
     found = []
@@ -150,7 +150,7 @@ def ask(panel, prometheus, values, time_range, width_px):
         if target.get("instant"):
             answer = prometheus.get("/api/v1/query", query=query, time=time_range.end)
         else:
-            # From a multiple of the step on, so that a panel looks the same a moment later.
+            # Starts at a multiple of the step, so that a panel looks the same a moment later.
             start = math.floor(time_range.start / step) * step
             answer = prometheus.get("/api/v1/query_range", query=query, start=start, end=time_range.end, step=step)
         if answer["resultType"] not in ("vector", "matrix"):

@@ -1,4 +1,4 @@
-"""A dashboard's panels as Grafana lays them out, in one SVG: rows, time series and stats. Standard library only."""
+"""Draws a dashboard's panels as Grafana lays them out, in one SVG: rows, time series and stats. Standard library only."""
 
 import math
 import time
@@ -10,20 +10,20 @@ HEADER = 44  # above the panels, for the dashboard's title and time
 PALETTE = ["#56A64B", "#E0B400", "#3274D9", "#FF780A", "#E02F44", "#8F3BB8", "#1F9EA8", "#B877D9", "#705DA0", "#5C6773", "#A16A2B", "#37872D"]
 NAMED_COLOURS = {"green": "#56A64B", "yellow": "#E0B400", "orange": "#FF780A", "red": "#E02F44", "blue": "#3274D9", "text": "#24292E"}
 INK, FAINT, GRID = "#24292E", "#6E7781", "#E4E7EB"
-CHARACTER = 6.2  # width of one of 11 pixels, about
+CHARACTER = 6.2  # approximate width of a character at a font size of 11 pixels
 
-# Of units that grow by thousands: what follows each power, and then the value.
+# Units that grow by a constant factor: the factor, the suffix of each power, and what follows the suffix.
 SCALED = {"short": (1000, ["", " K", " Mil", " Bil", " Tri"], ""),
           "Bps": (1000, [" B", " kB", " MB", " GB", " TB"], "/s"),
           "bytes": (1024, [" B", " KiB", " MiB", " GiB", " TiB"], "")}
 PER_SECOND = {"reqps": " req/s", "ops": " ops/s"}
-# Below a second, by thousands; above, by what a clock has.
+# Times are scaled by thousands below a second, and to minutes, hours and days above.
 LONG_TIMES = [(86400, " day"), (3600, " hour"), (60, " min")]
 SHORT_TIMES = [(1, " s"), (1e-3, " ms"), (1e-6, " µs")]
 
 
 class UnknownOption(Exception):
-    """What the dashboard asks for and this does not draw."""
+    """The dashboard asks for something that is not drawn here."""
 
 
 def _digits(value, decimals):
@@ -32,7 +32,7 @@ def _digits(value, decimals):
 
 
 def with_unit(value, unit, decimals=None):
-    """As people read it: 1234 of short is 1.23 K."""
+    """Returns the value in readable form: 1234 in unit short is 1.23 K."""
     def number(of):
         if decimals is not None:
             return f"{of:.{decimals}f}"
@@ -61,7 +61,7 @@ def with_unit(value, unit, decimals=None):
 
 
 def ticks(least, most, unit, decimals=None):
-    """Up to six round values from `least` to `most`, no finer than `decimals`; bytes are round in powers of two."""
+    """Returns up to six round values from `least` to `most`, no finer than `decimals`; for bytes, the step is a power of two."""
     raw = (most - least) / 5
     if decimals is not None and unit != "percentunit":
         raw = max(raw, 10.0 ** -decimals)
@@ -76,14 +76,14 @@ def ticks(least, most, unit, decimals=None):
 
 
 def _round_up(least, most, unit, decimals):
-    """The end of the axis: `most`, or the tick behind it."""
+    """Returns the end of the axis: `most`, or the next tick after it."""
     values = ticks(least, most, unit, decimals)
     step = values[1] - values[0] if len(values) > 1 else most - least
     return most if values[-1] >= most - 1e-9 * step else values[-1] + step
 
 
 def layout_faults(panels):
-    """What Grafana would move: panels beside the grid, or on top of one another."""
+    """Returns what Grafana would move: panels outside the grid or on top of one another."""
     faults, places = [], []
     for panel in panels:
         place = panel["gridPos"]
@@ -99,7 +99,7 @@ def layout_faults(panels):
 
 
 def panel_width(panel, width):
-    """In pixels, of a dashboard that is `width` wide."""
+    """Returns the panel's width in pixels, in a dashboard that is `width` pixels wide."""
     return (width - GAP) * panel["gridPos"]["w"] / COLUMNS - GAP
 
 
@@ -126,7 +126,7 @@ def _threshold_colour(value, field):
 
 
 def _runs(points):
-    """The stretches without a gap."""
+    """Returns the stretches of points without a gap."""
     run = []
     for at, value in points:
         if value is None:
@@ -140,7 +140,7 @@ def _runs(points):
 
 
 def _stacked(series):
-    """(lower, upper) edges by point; where a series has no value it adds nothing, but shows none."""
+    """Returns the (lower, upper) edges of each series by point. A missing value adds nothing to the stack and is not drawn."""
     base = {}
     for one in series:
         edges = []
@@ -164,7 +164,7 @@ def _bounds(field, edges):
 
 
 def _path(points):
-    """Through pixels, each relative to the one before, in tenths; without those in the middle of a level stretch."""
+    """Returns a path through pixels, each relative to the one before, in tenths. Points in the middle of a level stretch are left out."""
     tenths = [(round(10 * x), round(10 * y)) for x, y in points]
     kept = [point for i, point in enumerate(tenths) if i in (0, len(tenths) - 1) or not tenths[i - 1][1] == point[1] == tenths[i + 1][1]]
     text, (x, y) = f"M{kept[0][0] / 10:g} {kept[0][1] / 10:g}l", kept[0]
@@ -208,7 +208,7 @@ class _Plot:
             at += step
 
     def area(self, edges, colour, opacity, lowest):
-        """From the lower edges, which are all `lowest` where nothing is stacked, to the upper ones."""
+        """Fills from the lower edges, which are all `lowest` if nothing is stacked, to the upper ones."""
         for run in _runs(edges):
             upper = [(self.x(at), self.y(high)) for at, (_, high) in run]
             lower = [(self.x(at), self.y(low)) for at, (low, _) in reversed(run)]
@@ -232,7 +232,7 @@ class _Plot:
 
 
 def _legend(names, left, width):
-    """Lines of entries: (number of the series, offset, name)."""
+    """Returns lines of entries: (number of the series, offset, name)."""
     lines, offset = [[]], 0
     for number, name in enumerate(names):
         name = _cut(name, width - 24)
@@ -255,7 +255,7 @@ def _time_series(panel, series, box, time_range):
         raise UnknownOption(f"stacking {stacking}")
     edges = (list(_stacked(series)) if stacking == "normal"
              else [[(at, None if value is None else (0, value)) for at, value in one.points] for one in series])
-    # Where nothing is stacked an area begins at the bottom, whatever the axis begins with.
+    # If nothing is stacked, an area starts at the bottom, whatever value the axis starts at.
     if stacking == "none":
         bounds = _bounds(field, [[(at, value and (value[1], value[1])) for at, value in points] for points in edges])
     else:
@@ -318,7 +318,7 @@ DRAWN = {"timeseries": _time_series, "stat": _stat}
 
 
 def _panel(panel, found, corner, width, time_range):
-    """`found` is its series, or the text of an error."""
+    """Draws a panel. `found` is its series, or the text of an error."""
     place = panel["gridPos"]
     left = corner + place["x"] * (width - GAP) / COLUMNS
     top = HEADER + place["y"] * (CELL_HEIGHT + GAP)
@@ -343,8 +343,8 @@ def _panel(panel, found, corner, width, time_range):
 
 
 def draw(dashboard, found, time_range, width, subtitle):
-    """`found`: of each panel's id, its series or the text of its error. A panel that asks for what is not drawn gets an error, too: it is
-    added to `found`."""
+    """Draws the dashboard. `found`: panel id -> its series or the text of its error. A panel that asks for something not drawn here gets an
+    error too, which is added to `found`."""
     panels = dashboard["panels"]
     height = HEADER + GAP + max((p["gridPos"]["y"] + p["gridPos"]["h"]) * (CELL_HEIGHT + GAP) for p in panels)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

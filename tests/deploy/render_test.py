@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""deploy/monitoring/render without a Prometheus: what it asks, what it understands of the answers, and where it puts the panels."""
+"""deploy/monitoring/render without a Prometheus: what it asks, how it reads the answers, and where it puts the panels."""
 import json
 import os
 import sys
@@ -16,7 +16,7 @@ HOUR = TimeRange(7200, 10800, 15)
 
 
 class FakePrometheus:
-    """Answers with `data`; remembers what it was asked."""
+    """Answers with `data` and records the queries."""
 
     def __init__(self, data):
         self.data = data
@@ -37,7 +37,7 @@ def panel(number, x, y, w, h, kind="timeseries", **more):
 
 
 def pictured(panels, found):
-    """(texts, rectangles as (x, y, width, height), paths) of a dashboard 1600 pixels wide."""
+    """(texts, rectangles as (x, y, width, height), paths) of a dashboard that is 1600 pixels wide."""
     root = xml.etree.ElementTree.fromstring(draw({"title": "T", "panels": panels}, found, HOUR, 1600, "an hour"))
     space = "{http://www.w3.org/2000/svg}"
     return ([text.text for text in root.iter(space + "text")],
@@ -84,6 +84,8 @@ class VariablesTest(unittest.TestCase):
 
     def test_one_value_needs_no_parentheses(self):
         self.assertEqual(as_pattern(["g-0"]), "g-0")
+        self.assertEqual(as_pattern(["a.b"]), r"a\\.b")
+        self.assertEqual(as_pattern([r"a\b"]), "a" + 4 * "\\" + "b")
 
 
 class AnswersTest(unittest.TestCase):
@@ -136,7 +138,7 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual(len({one["id"] for one in panels}), len(panels))
 
     def test_a_panel_is_where_its_grid_position_says(self):
-        # Cells are 30 pixels high and 8 apart, 24 columns share what is inside the frame of 8 pixels; a title of 44 is above.
+        # Cells are 30 pixels high and 8 apart. 24 columns share the width inside the frame of 8 pixels. A title of 44 pixels is above.
         panels = [panel(1, 0, 0, 12, 4), panel(2, 12, 4, 6, 8)]
         _, rectangles, _ = pictured(panels, {1: [], 2: []})
         self.assertEqual(rectangles[1:], [(8, 44, 788, 144), (804, 196, 390, 296)])
@@ -161,7 +163,7 @@ class DrawingTest(unittest.TestCase):
         texts, _, paths = pictured([panel(1, 0, 0, 24, 8)], {1: [Series("a", points)]})
         lines = [path for path in paths if "l" in path]
         self.assertEqual(len(lines), 2)
-        # From the lower left corner half the width to the right and all the height up: y grows downwards.
+        # From the lower left corner the line goes half the width to the right and the whole height up; y grows downwards.
         self.assertRegex(lines[0], r"^M[\d.]+ [\d.]+l[\d.]+-[\d.]+$")
         self.assertRegex(lines[1], r"^M[\d.]+ [\d.]+l[\d.]+ 0$")
         whole, half = (float(line.split("l")[0].split(" ")[1]) for line in lines)

@@ -1,4 +1,4 @@
-"""What a person gave that cannot be used: the message says where, what and what was expected."""
+"""An error for user input that cannot be used. The message says where it was given, what it was and what was expected."""
 
 
 class BadInput(Exception):

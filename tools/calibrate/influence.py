@@ -1,15 +1,15 @@
-"""How the loss of a model changes, to first order, when a position of its attention is masked. Needs torch and transformers.
+"""Computes how the loss of a model changes, to first order, when a position of its attention is masked. Needs torch and transformers.
 
-A row's attention A = softmax(q k) and the gradient G of the loss by A. Masking key j takes A_j from j and gives it to the other keys in proportion,
-A_n / (1 - A_j); to first order the loss then changes by
+Let A = softmax(q k) be a row's attention and G the gradient of the loss by A. Masking key j takes A_j from j and gives it to the other keys in
+proportion, A_n / (1 - A_j). To first order the loss then changes by
 
     E_j = A_j * (sum_n A_n G_n - G_j) / (1 - A_j)
 
 which is MoA's influence with the softmax's renormalisation. The gradient of the loss by the score of j is A_j * (G_j - sum_n A_n G_n), so E is minus
-that over 1 - A_j and costs little more than the backward pass of attention. As in MoA's program |E| is added up, so that what one row gains
-does not hide what another loses. What a window leaves out of a row follows from the distance of key and row alone: sums by distance are all that is kept.
+that over 1 - A_j and costs little more than the backward pass of attention. As in MoA's program, |E| is summed, so that the gain of one row does not
+hide the loss of another. What a window leaves out of a row depends only on the distance of key and row, so only sums by distance are kept.
 
-Memory: one layer's activations at a time (each layer runs again in the backward pass), logits of judged rows alone, and _ROWS rows of one head's
+Memory: one layer's activations at a time (each layer runs again in the backward pass), logits of judged rows only, and _ROWS rows of one head's
 attention.
 """
 
@@ -27,16 +27,16 @@ _NAME = "millrace_calibrate"
 
 
 def sums_by_distance(values, first_row):
-    """values: [rows, keys], keys from 0 on, of rows from first_row on. What is at each distance row - key: [first_row + rows], double."""
+    """Sums values by distance row - key: [first_row + rows], double. values: [rows, keys], of rows from first_row on and keys from 0 on."""
     rows, keys = values.shape
-    # In rows that are one longer, a diagonal is a column.
+    # With rows one element longer, each diagonal becomes a column.
     width = keys + 2 * rows
     padded = values.new_zeros((rows, width))
     padded[:, rows:rows + keys] = values
     diagonals = padded.as_strided((rows, keys + rows), (width + 1, 1)).sum(dim=0, dtype=torch.float64)
     # Column c has key - local row = c - rows; distances run the other way.
-    by_distance = diagonals.flip(0)  # of index i: key - local row = keys - 1 - i
-    start = keys - 1 - first_row  # of distance 0
+    by_distance = diagonals.flip(0)  # at index i: key - local row = keys - 1 - i
+    start = keys - 1 - first_row  # the index of distance 0
     result = values.new_zeros(first_row + rows, dtype=torch.float64)
     length = min(len(result), len(by_distance) - start)
     result[:length] = by_distance[start:start + length]
@@ -44,7 +44,7 @@ def sums_by_distance(values, first_row):
 
 
 class _Attention(torch.autograd.Function):
-    """Causal attention of one prompt whose backward pass adds up influence on the way. q: [heads, rows, dim]; k, v: [kv heads, rows, dim]."""
+    """Causal attention of one prompt. Its backward pass also sums influence. q: [heads, rows, dim]; k, v: [kv heads, rows, dim]."""
 
     @staticmethod
     def forward(ctx, q, k, v, scale, sums):
@@ -78,9 +78,9 @@ class _Attention(torch.autograd.Function):
 
 
 def influence(by_score, attention, by_attention):
-    """E of each position; 0 where a row would have nothing left that float32 can hold."""
+    """Returns E of each position; 0 where masking would leave a row nothing that float32 can represent."""
     top, key = attention.max(dim=-1, keepdim=True)
-    # Of the only key that can be near 1 both factors are written out: 1 - A would be rounding alone.
+    # Only the top key can have A near 1, where 1 - A would be only rounding error. Both of its factors are therefore written out.
     others = attention.scatter(-1, key, 0.0)
     rest = others.sum(dim=-1, keepdim=True)
     of_top = top * ((others * by_attention).sum(dim=-1, keepdim=True) / rest - by_attention.gather(-1, key))
@@ -88,7 +88,7 @@ def influence(by_score, attention, by_attention):
 
 
 def _add_influence(sums, by_score, attention, by_attention, first_row, num_tokens):
-    """Of rows and keys that a window can leave out: not the sink's, not those of the last rows."""
+    """Adds the influence of the pairs that a window can leave out: not the sink's keys, not the last rows."""
     rows = min(first_row + len(by_score), first_dense_row(num_tokens)) - first_row
     if rows <= 0:
         return
@@ -98,7 +98,7 @@ def _add_influence(sums, by_score, attention, by_attention, first_row, num_token
 
 
 class Model:
-    """A Hugging Face directory of a model with full attention in all layers."""
+    """A model with full attention in all layers, from a Hugging Face directory."""
 
     def __init__(self, directory):
         try:
@@ -114,14 +114,14 @@ class Model:
         self._model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype=torch.float32, attn_implementation=_NAME)
         self._model.requires_grad_(False)
         self._model.gradient_checkpointing_enable({"use_reentrant": False})
-        self._model.train()  # else layers are not checkpointed; dropout is off:
+        self._model.train()  # layers are only checkpointed in training mode; dropout is turned off below
         for module in self._model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         self.num_layers, self.num_heads, self.vocabulary = config.num_hidden_layers, config.num_attention_heads, config.vocab_size
 
     def influence(self, prompt):
-        """|E| summed by distance: [layers, heads, tokens], double."""
+        """Returns |E| summed by distance: [layers, heads, tokens], double."""
         num_tokens = len(prompt.token_ids)
         sums = torch.zeros(self.num_layers, self.num_heads, num_tokens, dtype=torch.float64)
 
@@ -133,7 +133,7 @@ class Model:
         return sums
 
     def loss(self, prompt, rules=None):
-        """Mean negative log likelihood of the prompt's targets; with rules, [layer][head], under their windows."""
+        """Returns the mean negative log likelihood of the prompt's targets; with rules, [layer][head], under their windows."""
         num_tokens = len(prompt.token_ids)
         windows = rules and [torch.tensor([rule.window(num_tokens) for rule in layer]) for layer in rules]
 
@@ -157,12 +157,12 @@ class Model:
             self._attend = None
 
     def _attention(self, module, query, key, value, mask, scaling, **_):
-        """transformers': [1, heads, rows, dim] to [1, rows, heads, dim]."""
+        """The attention function for transformers: from [1, heads, rows, dim] to [1, rows, heads, dim]."""
         return self._attend(module.layer_idx, query[0], key[0], value[0], scaling).transpose(0, 1)[None].contiguous(), None
 
 
 def windowed_attention(q, k, v, scale, windows):
-    """Each head attends to the sink and its window; the last rows to everything."""
+    """Causal attention in which each head attends to the sink and its window; the last rows attend to everything."""
     num_rows = q.shape[1]
     parts = []
     for first in range(0, num_rows, _ROWS):

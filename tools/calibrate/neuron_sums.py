@@ -1,14 +1,14 @@
-"""What a low-rank map of layer inputs tells about the contributions of MLP neurons. Needs torch and transformers.
+"""Fits a low-rank map from layer inputs to the contributions of MLP neurons. Needs torch and transformers.
 
-Neuron n of layer l adds z_n * (column n of down) to the residual stream, with z the activated product of gate and up: its contribution is
-|z_n| * |column n|. Fitted is the square root of the contributions of layer l + 1 (squares themselves would follow a few large ones) by the input x of
-layer l, normalised as the layer's norm would do it but for the weights:
+Neuron n of layer l adds z_n * (column n of down) to the residual stream, with z the activated product of gate and up. Its contribution is
+|z_n| * |column n|. The input x of layer l, normalised as the layer's norm would do it but without the weights, is fitted to the square root of the
+contributions of layer l + 1 (a fit of the contributions themselves would follow a few large ones):
 
     score = expand^T (reduce x) + bias
 
-The best map of that rank for least squares has a closed form, reduced-rank regression (Izenman 1975): with Y on X solved by ridge regression, the
-leading principal directions of what it fits. It needs the sums X^T X and X^T Y of a layer alone, so that rows come and go prompt by prompt,
-and there is no seed, rate or number of epochs to choose.
+The best map of a given rank in least squares has a closed form, reduced-rank regression (Izenman 1975): solve Y on X by ridge regression and take the
+leading principal directions of the fit. It needs only the sums X^T X and X^T Y of a layer, so rows need not be kept beyond their prompt, and there
+is no seed, rate or number of epochs to choose.
 """
 
 import torch
@@ -16,15 +16,15 @@ from bad_input import BadInput
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-# The first rows of a prompt have little to attend to: a token that is decoded has more.
+# The first rows of a prompt are not used: they have less to attend to than a decoded token.
 FIRST_ROW = 64
-# Of the mean square of an input, which is 1.
+# Relative to the mean square of an input, which is 1.
 _RIDGE = 1e-3
 EMBEDDING_ROWS = 16
 
 
 class LayerSums:
-    """Of one layer: sums over rows of x, y, x x^T and x y^T, in double precision."""
+    """Sums of x, y, x x^T and x y^T over the rows of one layer, in double precision."""
 
     def __init__(self, hidden, neurons):
         self.count = 0
@@ -40,29 +40,29 @@ class LayerSums:
         self.xy += x.T @ y
 
     def fit(self, rank):
-        """reduce [rank, hidden] and expand [rank, neurons] as bfloat16, bias [neurons] as float32."""
+        """Returns reduce [rank, hidden] and expand [rank, neurons] as bfloat16, and bias [neurons] as float32."""
         mean_x, mean_y = self.x / self.count, self.y / self.count
         covariance = self.xx / self.count - mean_x[:, None] * mean_x
         mixed = self.xy / self.count - mean_x[:, None] * mean_y
         root = torch.linalg.cholesky(covariance + _RIDGE * torch.eye(len(mean_x), dtype=torch.float64))
-        # What is fitted is whitened^T (root^-1 x): its leading directions are eigenvectors of whitened whitened^T.
+        # The fit is whitened^T (root^-1 x). Its leading directions are eigenvectors of whitened whitened^T.
         whitened = torch.linalg.solve_triangular(root, mixed, upper=False)
         directions = torch.linalg.eigh(whitened @ whitened.T).eigenvectors[:, -rank:]
         expand = directions.T @ whitened
         reduce = torch.linalg.solve_triangular(root.T, directions, upper=True).T
         expand, reduce = expand.to(torch.bfloat16), reduce.to(torch.bfloat16)
-        # Of the rounded numbers, so that at the mean input the score is the mean contribution.
+        # Computed from the rounded matrices, so that the score at the mean input is the mean contribution.
         bias = mean_y - (reduce.double() @ mean_x) @ expand.double()
         return reduce.contiguous(), expand.contiguous(), bias.float()
 
 
 def top_mask(values, count):
-    """[rows, neurons]: 1 at the `count` greatest of each row, else 0."""
+    """Returns [rows, neurons]: 1 at the `count` greatest values of each row, else 0."""
     return torch.zeros_like(values).scatter_(1, values.topk(count, dim=1).indices, 1)
 
 
 class Model:
-    """A Hugging Face directory of a model whose layers have an MLP each."""
+    """A model with an MLP in each layer, from a Hugging Face directory."""
 
     def __init__(self, directory):
         try:
@@ -82,13 +82,14 @@ class Model:
         self.num_layers = len(self._layers)
 
     def embedding_rows(self):
-        """Of tokens that are spread evenly: they tell the model."""
+        """Returns the embeddings of evenly spread tokens, which identify the model."""
         table = self._model.get_input_embeddings().weight
         count = min(EMBEDDING_ROWS, len(table))
         return torch.stack([table[len(table) * i // count] for i in range(count)])
 
     def visit(self, prompt, take):
-        """One forward pass: take(layer, x, contributions) for each layer but the first, of rows from FIRST_ROW on; x is the input of layer - 1."""
+        """Runs one forward pass and calls take(layer, x, contributions) for each layer but the first, with rows from FIRST_ROW on. x is the input
+        of layer - 1."""
         inputs = {}
 
         def keep_input(number):
@@ -113,7 +114,7 @@ class Model:
                 hook.remove()
 
     def fit(self, prompts, rank, say):
-        """Of each layer but the first, (reduce, expand, bias)."""
+        """Returns (reduce, expand, bias) for each layer but the first."""
         sums = [LayerSums(self.hidden, self.neurons) for _ in range(self.num_layers)]
         for prompt in prompts:
             self.visit(prompt, lambda layer, x, contributions: sums[layer].add(x, contributions.sqrt()))
@@ -121,7 +122,7 @@ class Model:
         return {layer: sums[layer].fit(rank) for layer in range(1, self.num_layers)}
 
     def recall(self, prompts, layers, shares):
-        """By share, [layers]: of the neurons of greatest contribution, a share of all, the part that is among as many of greatest score."""
+        """Returns, for each share, [layers]: of the share of neurons that contribute most, the part also among as many with the greatest score."""
         counts = [max(1, round(share * self.neurons)) for share in shares]
         found, rows = torch.zeros(len(shares), self.num_layers), torch.zeros(self.num_layers)
 

@@ -1,4 +1,4 @@
-"""A head plan that differs by head, as Millrace reads it (docs/head-plans.md). Standard library only."""
+"""Writes a head plan that differs by head, as Millrace reads it (docs/head-plans.md). Standard library only."""
 
 import collections
 import json
@@ -7,7 +7,7 @@ import tempfile
 
 
 def plan_json(heads):
-    """heads: pattern texts, [layer][head]. The most frequent one is the default."""
+    """heads: pattern texts, [layer][head]. The most frequent pattern becomes the default."""
     counts = collections.Counter(text for layer in heads for text in layer)
     default = min(counts, key=lambda text: (-counts[text], text))
     layers = []
@@ -19,7 +19,7 @@ def plan_json(heads):
 
 
 def write_whole(path, content):
-    """Text, or bytes. Others see the file as it was or whole."""
+    """Writes text or bytes. Other processes see the file either as it was or complete."""
     descriptor, unfinished = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".unfinished-")
     try:
         with os.fdopen(descriptor, "w" if isinstance(content, str) else "wb") as file:

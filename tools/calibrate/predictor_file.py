@@ -1,4 +1,4 @@
-"""A predictor of neurons as Millrace reads it (decode/mlp/neuron_predictor.h): safetensors, the same bytes for the same numbers."""
+"""Writes a neuron predictor as Millrace reads it (decode/mlp/neuron_predictor.h): safetensors, with the same bytes for the same numbers."""
 
 import json
 
@@ -10,7 +10,7 @@ _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def predictor_bytes(layers, embedding_rows, facts):
-    """layers: {number: (reduce, expand, bias)}; facts: texts by name, for who looks into the file."""
+    """layers: {number: (reduce, expand, bias)}; facts: texts by name, for people who look into the file."""
     tensors = {"embedding_rows": embedding_rows}
     for number, (reduce, expand, bias) in sorted(layers.items()):
         tensors.update({f"layers.{number}.reduce": reduce, f"layers.{number}.expand": expand, f"layers.{number}.bias": bias})
@@ -21,7 +21,7 @@ def predictor_bytes(layers, embedding_rows, facts):
         header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [end, end + len(data[-1])]}
         end += len(data[-1])
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # what follows is aligned
+    text += b" " * (-len(text) % 8)  # aligns what follows
     return len(text).to_bytes(8, "little") + text + b"".join(data)
 
 

@@ -1,7 +1,7 @@
-"""The rule of each head: an integer program, solved by HiGHS. Needs highspy and numpy.
+"""Chooses the rule of each head by an integer program, solved by HiGHS. Needs highspy and numpy.
 
-x[head, rule] is 0 or 1, and 1 once a head. At each length the mean density of the heads is at most the budget; the loss that the rules are expected to
-cost at one length is least, and that at the others at most what it is given.
+x[head, rule] is 0 or 1, and is 1 for exactly one rule of each head. At each length the mean density of the heads is at most the budget. The program
+minimises the loss that the rules are expected to cost at one length, and keeps the loss at each other length within a given bound.
 """
 
 import itertools
@@ -10,23 +10,23 @@ import highspy
 import numpy as np
 from bad_input import BadInput
 
-# Of the optimum. The rest is not worth the search: losses are first-order estimates.
+# Relative to the optimum. A smaller gap is not worth the search, because losses are first-order estimates.
 _GAP = 1e-3
 
 
 class Program:
-    """losses: [lengths of the objective, heads, rules]; densities: [lengths, rules], at whatever lengths the budget holds."""
+    """losses: [lengths of the objective, heads, rules]; densities: [lengths, rules], at all lengths where the budget applies."""
 
     def __init__(self, losses, densities, budget):
         self._num_heads, self._num_rules = losses.shape[1:]
-        # In shares of what the widest choice of a head could cost: HiGHS's tolerances are absolute.
+        # Losses are shares of the sum of each head's greatest loss, because HiGHS's tolerances are absolute.
         self._scale = losses.max(axis=2).sum(axis=1)
         self._scale[self._scale == 0] = 1
         self._losses = losses / self._scale[:, None, None]
         self._densities, self._budget = densities, budget
 
     def solve(self, objective, bounds):
-        """Rules of the heads, least in loss `objective`, with the others at most `bounds` (by number, as shares); None where there are none."""
+        """Returns the heads' rules with the least loss `objective` and the others within `bounds` (by number, as shares), or None if infeasible."""
         heads, rules = self._num_heads, self._num_rules
         rows = [np.tile(density, heads) / heads for density in self._densities]
         upper = [self._budget] * len(rows)
@@ -40,7 +40,7 @@ class Program:
         lp.row_lower_ = np.concatenate([np.ones(heads), np.full(len(rows), -highspy.kHighsInf)])
         lp.row_upper_ = np.concatenate([np.ones(heads), upper])
         lp.integrality_ = [highspy.HighsVarType.kInteger] * lp.num_col_
-        # By column: its head's row, then all the others.
+        # Each column has its head's row, then all the others.
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_ = np.arange(lp.num_col_ + 1) * (1 + len(rows))
         index = np.empty((lp.num_col_, 1 + len(rows)), dtype=np.int32)
@@ -61,13 +61,13 @@ class Program:
         return np.array(solver.getSolution().col_value).reshape(heads, rules).argmax(axis=1)
 
     def losses_of(self, choice):
-        """As shares, by length of the objective."""
+        """Returns the losses of a choice as shares, by length of the objective."""
         return self._losses[:, np.arange(self._num_heads), choice].sum(axis=1)
 
 
 def pareto_choices(program, num_objectives, steps):
-    """Choices that none of the others found is better than at every length, least loss at the first length first. As in MoA: each length alone gives
-    the range of losses; then each is made least with the others bounded by each combination of `steps` equal parts of their ranges."""
+    """Returns the Pareto-optimal choices among those found, least loss at the first length first. As in MoA: minimising each length alone gives the
+    ranges of losses; then each loss is minimised with the others bounded at each combination of `steps` equal parts of their ranges."""
     alone = [program.solve(length, {}) for length in range(num_objectives)]
     if any(choice is None for choice in alone):
         raise BadInput("no choice of rules is within the density")
@@ -77,7 +77,7 @@ def pareto_choices(program, num_objectives, steps):
     for length in range(num_objectives):
         others = [other for other in range(num_objectives) if other != length]
         for part in itertools.product(range(1, steps), repeat=len(others)):
-            # What HiGHS rounds away must not make the least loss itself infeasible.
+            # The slack keeps HiGHS's rounding from making the least loss itself infeasible.
             bounds = {other: least[other] + (most[other] - least[other]) * step / steps + 1e-7 for other, step in zip(others, part)}
             choice = program.solve(length, bounds)
             if choice is not None:
@@ -89,7 +89,7 @@ def pareto_choices(program, num_objectives, steps):
 
 
 def spread(choices, count):
-    """At most `count` of them, the first and the last among them."""
+    """Returns at most `count` choices, evenly spread; with two or more, the first and the last are among them."""
     if len(choices) <= count:
         return choices
     if count == 1:

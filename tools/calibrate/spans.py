@@ -1,14 +1,14 @@
 """Rules for the span of a head, alpha + beta * length, and what each costs at a length. Standard library only.
 
-A rule means what elastic:ALPHA,BETA means in a head plan (kernels/index/closed_form.h): the first 64 keys, the last alpha + beta * length, at least
-64, and all keys for the last rows.
+A rule means the same as elastic:ALPHA,BETA in a head plan (kernels/index/closed_form.h): the first 64 keys; the last alpha + beta * length keys, at
+least 64; and all keys for the last rows.
 """
 
 import math
 from typing import NamedTuple
 
 PAGE_TOKENS = 64
-# Of MoA's grid (alpha by 1,024 or 2,048, beta by 1/8) finer where spans are short: its lengths are 2,048 to 8,192, and spans below 512 differ most.
+# MoA's grid (alpha by 1,024 or 2,048, beta by 1/8; lengths 2,048 to 8,192), but finer where spans are short: spans below 512 differ most.
 ALPHAS = (-1024, -512, -256, 0, 64, 128, 256, 512, 1024, 2048, 4096)
 BETAS = (0.0, 0.0625, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
 
@@ -21,18 +21,18 @@ class Rule(NamedTuple):
         return min(max(self.alpha + math.floor(self.beta * num_tokens), PAGE_TOKENS), num_tokens)
 
     def text(self):
-        """As in a head plan."""
+        """Returns the rule as written in a head plan."""
         return "dense" if self.alpha >= 0 and self.beta == 1 else f"elastic:{self.alpha},{self.beta:g}"
 
 
 def first_dense_row(num_tokens):
-    """Rows from here on attend to everything under every plan (kernels/index/tiling.h)."""
+    """Returns the first of the last rows, which attend to everything under every plan (kernels/index/tiling.h)."""
     return max(num_tokens - PAGE_TOKENS, 0) // PAGE_TOKENS * PAGE_TOKENS
 
 
 def density(window, num_tokens):
-    """Share of the causal pairs that are computed for a head of that window, as Millrace's responses report it: all rows of a
-    tile attend to what the first of them reaches."""
+    """Returns the share of the causal pairs that are computed for a head with that window, as Millrace's responses report it: all
+    rows of a tile attend to what its first row reaches."""
     pairs = 0
     for tile in range(0, num_tokens, PAGE_TOKENS):
         dense = tile >= first_dense_row(num_tokens)
@@ -42,8 +42,8 @@ def density(window, num_tokens):
 
 
 def make_rules(lengths, alphas=ALPHAS, betas=BETAS):
-    """Those that differ at one of the lengths at least; of equal ones the one that grows least beyond them. Rules without a span of their own at
-    the shortest length are left out, but for the least span of all."""
+    """Returns the rules that differ at one or more of the lengths. Of rules equal at all lengths, keeps the one that grows least beyond them. Leaves
+    out rules without a span of their own at the shortest length, except the least span of all."""
     rules = {}
     for beta in sorted(betas):
         for alpha in sorted(alphas):
@@ -51,7 +51,7 @@ def make_rules(lengths, alphas=ALPHAS, betas=BETAS):
                 continue
             rule = Rule(alpha, beta)
             rules.setdefault(tuple(rule.window(length) for length in lengths), rule)
-    # One that holds everything at all these lengths is dense at every other.
+    # A rule that covers everything at all these lengths is made dense at every other length.
     everything = tuple(lengths)
     if everything in rules:
         rules[everything] = Rule(0, 1.0)

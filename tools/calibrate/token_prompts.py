@@ -1,4 +1,4 @@
-"""Prompts as token ids, one JSON object a line, as of millrace-batch and bench/quality. Standard library only."""
+"""Reads prompts as token ids, one JSON object a line, as for millrace-batch and from bench/quality. Standard library only."""
 
 import json
 
@@ -13,7 +13,7 @@ class Prompt:
         self.name, self.token_ids, self.targets = name, token_ids, targets
 
     def cut(self, num_tokens):
-        """The first num_tokens. A row predicts what comes next: the last one, nothing."""
+        """Returns the first num_tokens of the prompt. Each row predicts the next token, so the last row predicts nothing."""
         return Prompt(self.name, self.token_ids[:num_tokens], [(row, token) for row, token in self.targets if row < num_tokens - 1])
 
 
@@ -33,7 +33,7 @@ def _integers(line, field, limit, at_least=1):
 
 
 def _targets(line, token_ids, vocabulary):
-    """Of probes where the prompt has some, else every next token of the second half: what comes late can look back furthest."""
+    """Returns the targets of the probes if the prompt has any, else every next token of the second half: late tokens can look back furthest."""
     if "probe_positions" not in line:
         return [(row, token_ids[row + 1]) for row in range(len(token_ids) // 2, len(token_ids) - 1)]
     rows = _integers(line, "probe_positions", len(token_ids))
@@ -80,7 +80,7 @@ def read_prompts(path, vocabulary):
 
 
 def by_length(prompts, lengths, path):
-    """Each prompt belongs to the largest length that it reaches, and is cut to it."""
+    """Groups prompts by length. Each prompt belongs to the largest length that it reaches, and is cut to it."""
     groups = {length: [] for length in sorted(lengths)}
     for length in groups:
         if first_dense_row(length) == 0:
