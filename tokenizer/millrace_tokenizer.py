@@ -1,16 +1,16 @@
-"""Turns text into token ids and back for one model, for the program that started it.
+"""Converts text to token ids and back for one model, on behalf of the program that started it.
 
     python3 millrace_tokenizer.py DIRECTORY MEMORY_BYTES PARENT_PID text|chat
 
-DIRECTORY holds a Hugging Face tokenizer.json; for `chat` also the model's chat template. Standard input is one end of a socket: requests come in and replies go out as frames
-(frame.h), one at a time. The first frame out says whether the tokenizer could be loaded. What a text does to the library ends this process
-at worst, whose parent starts another.
+DIRECTORY holds a Hugging Face tokenizer.json; for `chat` also the model's chat template. Standard input is one end of a socket: requests come in
+and replies go out as frames (frame.h), one at a time. The first frame out says whether the tokenizer could be loaded. A text that breaks the
+library ends this process at worst, and the parent starts another.
 
 Needs the package tokenizers (PyPI), for `chat` transformers and jinja2 as well; with Python's standard library otherwise.
 """
 import sys
 
-# What lies in the folder that it was started from, or beside this file, is not to be imported.
+# Modules in the folder that this was started from, or next to this file, must not be imported.
 if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
@@ -24,7 +24,7 @@ import socket  # noqa: E402
 import struct  # noqa: E402
 
 FRAME = struct.Struct("<II")  # bytes of the header, bytes of the body
-# Requests are the parent's, which has limits of its own; a length beyond these is no frame.
+# Requests come from the parent, which has limits of its own. A longer length is not a valid frame.
 MAX_HEADER_BYTES = 1 << 20
 MAX_BODY_BYTES = 256 << 20
 
@@ -34,7 +34,7 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 class Refused(Exception):
-    """What is wrong with a request, and by which code of the parent's errors."""
+    """What is wrong with a request, and the code of the parent's errors for it."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -42,17 +42,17 @@ class Refused(Exception):
 
 
 def confine(memory_bytes, parent_pid):
-    """Less than the parent may do: memory, files, processes with more rights, and no life after the parent's."""
+    """Restricts this process: its memory, the files that it may write and the rights that it may gain. It ends when the parent ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_NAME, b"mr-tokenizer", 0, 0, 0)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
-        sys.exit(0)  # it died before the line above
+        sys.exit(0)  # the parent died before the line above
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    # One request at a time: what the library's own threads would gain, other requests of the machine need.
+    # There is one request at a time, and other requests on the machine need the cores that the library's own threads would take.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
@@ -61,7 +61,7 @@ class Connection:
         self._socket = sock
 
     def receive(self):
-        """(header, body), or None when the parent has closed its end."""
+        """Returns (header, body), or None once the parent has closed its end."""
         lengths = self._read(FRAME.size)
         if lengths is None:
             return None
@@ -89,7 +89,7 @@ class Connection:
 
 
 def byte_of_char():
-    """The bytes that byte-level vocabularies write as printable characters, by character: GPT-2's table, which the library has inside."""
+    """{character: byte} for byte-level vocabularies, which write bytes as printable characters. This is GPT-2's table, as in the library."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]
@@ -122,7 +122,7 @@ class ModelTokenizer:
             raise Refused("io", f"{path}: {why.strerror}") from why
         except Exception as why:
             raise Refused("corrupt", f"{path}: {why}") from why
-        # A prompt is what it is: limits are the service's.
+        # A prompt is taken as it is; the service sets the limits.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._added = {token_id: token.content for token_id, token in self._tokenizer.get_added_tokens_decoder().items()}
@@ -132,16 +132,16 @@ class ModelTokenizer:
         self.library = f"tokenizers {tokenizers.__version__}"
 
     def encode(self, text, add_special_tokens):
-        # Without the places of tokens in the text, which take two thirds of the time.
+        # This variant omits the tokens' offsets in the text, which take two thirds of the time.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def following(self, context, token_ids, skip_special_tokens):
-        """What tokens add to the text of those before them: a word's blank is there or not by what it follows."""
+        """The text that tokens add to that of the tokens before them. Whether a word begins with a blank depends on what it follows."""
         def text_of(ids):
             return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         # A character that the context has begun belongs to the token that ends it.
         if self._byte_fallback:
-            # Of bytes in a row the library reads all or none: the context begins with the first byte of a character.
+            # The library decodes all or none of the bytes in a row, so the context must begin with the first byte of a character.
             while context and self.is_continuation(context[0]):
                 context = context[1:]
             known = context
@@ -158,7 +158,7 @@ class ModelTokenizer:
         return own is not None and len(own) == 1 and 0x80 <= own[0] < 0xC0
 
     def bytes_of(self, token_id):
-        """The bytes of a token, where the vocabulary tells; else None."""
+        """The bytes of a token if the vocabulary gives them, else None."""
         if token_id in self._added:
             return self._added[token_id].encode()
         token = self._tokenizer.id_to_token(token_id)
@@ -171,14 +171,14 @@ class ModelTokenizer:
         return None
 
     def is_whole(self, token_id, text):
-        """Whether a text ends with a character, and not in one that later tokens go on with."""
+        """Whether a text ends with a whole character, not within one that later tokens continue."""
         if not text.endswith("\ufffd"):
             return True
         own = self.bytes_of(token_id)
         return own is not None and own.endswith("\ufffd".encode())
 
     def text_after(self, context, token_ids):
-        """As a client sees it: special tokens have no text, and part of a character is none yet."""
+        """The text of tokens as a client sees it. Special tokens have no text, and part of a character has none yet."""
         text = self.following(context, token_ids, skip_special_tokens=True)
         while token_ids and not self.is_whole(token_ids[-1], text):
             if not self._byte_fallback:
@@ -188,7 +188,7 @@ class ModelTokenizer:
         return text if token_ids else ""
 
     def name_after(self, context, token_id):
-        """A token in a list of log probabilities, as OpenAI writes it: its text, or its bytes where they are no text."""
+        """A token in a list of log probabilities, as OpenAI writes it: its text, or its bytes where they are not text."""
         own = self.bytes_of(token_id)
         if own is None:
             return self.following(context, [token_id], skip_special_tokens=False)
@@ -199,7 +199,7 @@ class ModelTokenizer:
 
 
 def text_of_content(content):
-    """A message's content as templates take it: parts that are text are lines of one, as vLLM has it for them."""
+    """A message's content as templates take it: text parts are joined as the lines of one text, as vLLM does."""
     if not isinstance(content, list):
         return content
     texts = []
@@ -215,7 +215,7 @@ def text_of_content(content):
 
 
 def arguments_of(call):
-    """A tool call with its arguments as an object, which clients send as text and templates read as what it says."""
+    """A tool call with its arguments as an object. Clients send the arguments as text; templates read the object."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
@@ -238,18 +238,18 @@ def message_of(message):
 
 
 class ChatTemplate:
-    """The model's own, rendered by transformers as it renders it."""
-    # Of apply_chat_template: not for clients to set by chat_template_kwargs.
+    """The model's own chat template, rendered by transformers."""
+    # Arguments of apply_chat_template that clients must not set through chat_template_kwargs.
     OWN = {"conversation", "messages", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message",
            "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
 
     def __init__(self, directory):
         os.environ["HF_HUB_OFFLINE"] = "1"
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"
-        # Where it is installed transformers imports it: six seconds and 370 MiB in place of two and 80, and it wants to write files.
+        # transformers imports torch if it is installed. That takes six seconds and 370 MiB instead of two and 80, and torch wants to write files.
         sys.modules["torch"] = None
         try:
-            import jinja2  # noqa: F401: transformers renders with it, and says so late
+            import jinja2  # noqa: F401: transformers renders with it, but reports late that it is missing
             import transformers
         except ImportError as why:
             raise Refused("unsupported", f"{sys.executable} cannot render chat templates ({why}): install transformers and jinja2 there with "
@@ -263,7 +263,7 @@ class ChatTemplate:
         self.library = f"transformers {transformers.__version__}"
 
     def render(self, fields):
-        """The prompt of the body of a chat completion, as text."""
+        """The prompt, as text, for the body of a chat completion."""
         messages = fields.get("messages")
         if not isinstance(messages, list) or not messages:
             raise Refused("invalid_argument", "'messages' must be a list of at least one message")
@@ -278,7 +278,7 @@ class ChatTemplate:
             return self._tokenizer.apply_chat_template([message_of(message) for message in messages], tokenize=False, **{**more, **given})
         except Refused:
             raise
-        except Exception as why:  # templates say so what they do not take
+        except Exception as why:  # templates raise errors for what they do not accept
             raise Refused("invalid_argument", f"the chat template: {type(why).__name__}: {why}") from why
 
 
@@ -289,11 +289,11 @@ def ids_of(body):
 
 
 def answer(tokenizer, template, header, body):
-    """(header, body) of the reply."""
+    """Returns (header, body) of the reply."""
     wanted = header["do"]
     if wanted == "chat":
         text = template.render(json.loads(body.decode()))
-        # A template writes special tokens itself.
+        # A template writes its special tokens itself.
         return {}, array.array("i", tokenizer.encode(text, header["add_special_tokens"])).tobytes()
     if wanted == "encode":
         try:
@@ -338,5 +338,5 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal: the parent ends this process
     main()

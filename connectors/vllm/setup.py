@@ -1,6 +1,6 @@
-"""Puts libmillrace_kv.so into the wheel: the one that MILLRACE_KV_LIBRARY names, else the newest that this tree's build folders have.
+"""Puts libmillrace_kv.so into the wheel: the one that MILLRACE_KV_LIBRARY names, else the newest in this tree's build folders.
 
-Without one the wheel is pure Python, and looks for the library where it runs (millrace_kv/_library.py)."""
+Without one the wheel is pure Python and looks for the library at run time (millrace_kv/_library.py)."""
 import glob
 import os
 import shutil
@@ -31,7 +31,7 @@ class BuildWithLibrary(build_py):
 
 
 class WheelForAnyPython(bdist_wheel):
-    """Of the library's platform: ctypes takes it from any version of Python."""
+    """A wheel for the library's platform and any version of Python, since the library is loaded through ctypes."""
 
     def finalize_options(self):
         super().finalize_options()

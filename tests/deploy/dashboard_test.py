@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""deploy/monitoring in a real Prometheus that scrapes a coordinator with a group of two ranks: every query of the dashboard has an answer that
-is a number once some requests were made, no panel of its picture stays empty, and every alert can be evaluated. Exit status 77 without
-prometheus.
+"""deploy/monitoring in a real Prometheus that scrapes a coordinator with a group of two ranks. After some requests every query of the dashboard
+is answered with a number, no panel of its picture stays empty, and every alert can be evaluated. Exit status 77 without prometheus.
 
-Debian has no Grafana: deploy/monitoring/render asks and draws in its place."""
+Debian has no Grafana, so deploy/monitoring/render asks and draws in its place."""
 import contextlib
 import http.client
 import json
@@ -35,20 +34,20 @@ def panels():
 
 
 def queries():
-    """(panel, query) of the dashboard, of all groups and the last two minutes."""
+    """(panel, query) of the dashboard, for all groups and the last two minutes."""
     for panel in panels():
         for target in panel["targets"]:
             yield panel["title"], fill_in(target["expr"], {"__rate_interval": "2m", "group": ".*"})
 
 
 class Prometheus:
-    """Debian's, with the rules of deploy/monitoring, on one target."""
+    """Debian's Prometheus with the rules of deploy/monitoring and one target."""
 
     def __init__(self, target):
         self.directory = tempfile.TemporaryDirectory()
         self.port = free_ports(1)
         config = os.path.join(self.directory.name, "prometheus.yml")
-        # As deploy/monitoring/prometheus.yml, but in a hurry.
+        # As deploy/monitoring/prometheus.yml, but with shorter intervals.
         with open(os.path.join(MONITORING, "prometheus.yml")) as file:
             text = file.read()
         text, scrapes = re.subn(r"scrape_interval: \w+", "scrape_interval: 500ms\n  evaluation_interval: 500ms", text)
@@ -81,7 +80,7 @@ class Prometheus:
         return answer["data"]
 
     def numbers(self, query):
-        """Labels, as a set of pairs, -> value; without those that are none."""
+        """{labels as a set of pairs: value}, without values that are not numbers."""
         samples = {frozenset(sample["metric"].items()): float(sample["value"][1]) for sample in self.get("/api/v1/query", query=query)["result"]}
         return {labels: value for labels, value in samples.items() if math.isfinite(value)}
 
@@ -107,7 +106,7 @@ class DashboardTest(ServiceTestCase):
         self.show_logs_of_failure(self.service)
 
     def serve(self):
-        """A request's whole life: prefill, from the second on behind cached pages, pull, release."""
+        """A request's whole life: prefill (with a cached prefix from the second request on), pull, release."""
         status, _, response = self.service.prefill(SHORT, cache="both")
         self.assertEqual(status, 200, response)
         code, decoded = self.service.decode(response)
@@ -133,7 +132,7 @@ class DashboardTest(ServiceTestCase):
         self.assertEqual({dict(labels).get("group") for labels in one("millrace_attention_imbalance_ratio")}, {"g"})
 
     def render(self, *options):
-        """What the program prints, and complains of, about the last minute."""
+        """The exit status, output and errors of the program for the last minute."""
         done = subprocess.run([os.path.join(MONITORING, "render"), "--prometheus", f"http://127.0.0.1:{self.prometheus.port}", "--from", "1m",
                                "--scrape-interval", "0.5", *options], capture_output=True, timeout=PATIENCE_S, text=True)
         return done.returncode, done.stdout, done.stderr
@@ -152,7 +151,7 @@ class DashboardTest(ServiceTestCase):
         texts = {text.text for text in xml.etree.ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
         self.assertLessEqual({panel["title"] for panel in panels()} | {"none fires", "done, ok", "refused, not_found", "g host"}, texts)
         self.assertNotIn("No data", texts)
-        # Of a group that there is not, its panels have none, and the others have theirs.
+        # For a group that does not exist its panels are empty, and the others have their values.
         status, _, complaints = self.render("--variable", "group=nobody")
         self.assertEqual(status, 0, complaints)
         self.assertIn("render: Pages read for decode nodes, by tier: no data\n", complaints)
@@ -173,7 +172,7 @@ class DashboardTest(ServiceTestCase):
         rules = wait_until("the rules", evaluated, PATIENCE_S)
         self.assertEqual({rule["name"]: rule.get("lastError", "") for rule in rules if rule["health"] != "ok"}, {})
         self.assertEqual([rule["name"] for rule in rules if rule["state"] == "firing"], [])
-        # And where a group is gone, the one that says so begins to wait.
+        # Once a group is gone, the alert that reports this becomes pending.
         os.killpg(self.service.groups[0].pid, signal.SIGKILL)
         for pid in self.service.ranks().values():
             os.kill(pid, signal.SIGKILL)

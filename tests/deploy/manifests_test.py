@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""deploy/ and the commands of docs/ against the programs and against one another: options that are named exist, ports that are named are those
-that are listened on, and Kubernetes' own JSON schemas take the manifests.
+"""Checks deploy/ and the commands of docs/ against the programs and against one another: named options exist, named ports are those that the
+programs listen on, and Kubernetes' own JSON schemas accept the manifests.
 
-The schemas come from PyPI (kubernetes-validate), and kubectl renders the overlays: tests that need either are skipped without it. Exit status 77
-where there is not even a YAML parser."""
+The schemas come from PyPI (kubernetes-validate), and kubectl renders the overlays. Tests that need either are skipped without it. Exit status 77
+if there is not even a YAML parser."""
 import glob
 import json
 import os
@@ -34,9 +34,9 @@ except ImportError:
     sys.exit(pypi.SKIPPED)
 
 KUBERNETES = os.path.join(ROOT, "deploy", "kubernetes")
-# Of the oldest and the newest release that the schemas are asked about.
+# The oldest and the newest release whose schemas are checked.
 KUBERNETES_VERSIONS = "1.29", "1.36"
-# Kinds that Kubernetes has no schema of: what we know of theirs, as JSON schemas, and where pods are in them.
+# JSON schemas of what we know about kinds that Kubernetes has no schema for, and where those kinds contain pods.
 FOREIGN_SCHEMAS = os.path.join(ROOT, "tests", "deploy", "schemas.json")
 
 PROGRAM_OF_ROLE = {"coordinator": "coordinator", "group": "worker", "batch": "batch"}
@@ -60,14 +60,14 @@ def options_of(program):
 
 
 OPTIONS = {program: options_of(program) for program in PROGRAMS}
-# millrace-bench has no --help; what it is given is not looked at.
+# millrace-bench has no --help, so its options are not checked.
 COMMAND = re.compile(r"millrace-(coordinator|worker|batch|client|decode|bench)(?=\s|\"|$)"
                      r"|(?:deploy/slurm/|/)(group|batch)\.sbatch\b"
                      r"|\bmillrace:\S+ (coordinator|group|batch)\b")
 
 
 def commands(text):
-    """(program, options) of commands in the text of a shell or of a unit."""
+    """(program, options) of the commands in the text of a shell script or of a unit."""
     for line in re.sub(r"\\\n", " ", text).splitlines():
         found = list(COMMAND.finditer(line))
         for match, following in zip(found, [*found[1:], None]):
@@ -89,13 +89,13 @@ def documents(path):
 
 
 def whole_objects():
-    """File -> objects that stand alone, as they are before kustomize patches them."""
+    """{file: complete objects, as they are before kustomize patches them}."""
     files = glob.glob(os.path.join(KUBERNETES, "**", "*.yaml"), recursive=True)
     return {os.path.relpath(path, ROOT): documents(path) for path in sorted(files) if not path.endswith("kustomization.yaml")}
 
 
 def patches():
-    """(file, kind that it is for, operations) of all JSON patches."""
+    """(file, kind that the patch is for, operations) of all JSON patches."""
     for path in glob.glob(os.path.join(KUBERNETES, "**", "kustomization.yaml"), recursive=True):
         for document in documents(path):
             for patch in document.get("patches", []):
@@ -179,7 +179,7 @@ class PortsTest(unittest.TestCase):
         return [thing for thing in self.objects if thing["kind"] == kind]
 
     def listened_on(self, container):
-        """Name of a port -> number, by the container's options."""
+        """{port name: number} according to the container's options."""
         role, *args = container["args"]
         if role == "coordinator":
             return {"http": int(value_of("--http-port", args)), "groups": int(value_of("--group-port", args)), "admin": int(value_of("--admin-port", args))}
@@ -189,7 +189,7 @@ class PortsTest(unittest.TestCase):
         return {}
 
     def pods(self):
-        """(labels, container) of every pod that some object makes."""
+        """(labels, container) of every pod that an object creates."""
         for thing in self.objects:
             for template in (value for value in self.templates(thing)):
                 for container in template["spec"]["containers"]:
@@ -219,7 +219,7 @@ class PortsTest(unittest.TestCase):
             self.assertTrue(pods, service["metadata"]["name"])
             for port in service["spec"]["ports"]:
                 for container in pods:
-                    # Each Service has the numbers that the programs listen on, so that a document needs to name one.
+                    # Each Service has the port numbers that the programs listen on, so that documents need to name only one number.
                     self.assertEqual(self.listened_on(container)[port["targetPort"]], port["port"], service["metadata"]["name"])
 
     def test_probes_and_annotations_ask_ports_that_there_are(self):
@@ -244,7 +244,7 @@ class PortsTest(unittest.TestCase):
             if container["args"][0] == "group":
                 name, port = value_of("--coordinator", container["args"]).split(":")
                 self.assertIn(int(port), [entry["port"] for entry in services[name]["spec"]["ports"]])
-                # Not ready before it has a group: nobody would find it.
+                # A coordinator is not ready until it has a group, and without this option no group would find it.
                 self.assertTrue(services[name]["spec"]["publishNotReadyAddresses"])
 
     def test_the_network_lets_through_what_is_listened_on_and_no_more(self):
@@ -260,7 +260,7 @@ class PortsTest(unittest.TestCase):
                         for port in rule["ports"]:
                             allowed |= set(range(port["port"], port.get("endPort", port["port"]) + 1))
             self.assertEqual(allowed, expected, container["args"])
-        # Groups reach their coordinator.
+        # Groups can reach their coordinator.
         out = [port["port"] for rule in policies["millrace-group"]["egress"] for port in rule["ports"] if port["protocol"] == "TCP"]
         self.assertEqual(out, [8001, 53])
 

@@ -1,4 +1,4 @@
-# A Slurm cluster of this machine alone, below $work: munged, slurmctld and slurmd on free ports, as root. To be sourced; needs
+# A one-machine Slurm cluster below $work: munged, slurmctld and slurmd on free ports, as root. To be sourced; needs
 # `port`, a function that prints a free port. Nothing outside $work is touched.
 # shellcheck shell=bash
 
@@ -13,7 +13,7 @@ start_cluster() { # work, CPUs that the node says it has
   munged --foreground --force --socket "$work/run/munge" --key-file "$work/munge/key" --pid-file "$work/munge/pid" \
     --log-file "$work/munge/log" --seed-file "$work/munge/seed" >"$work/munged.log" 2>&1 &
   cluster_pids+=($!)
-  # Files that GPUs would have: sbatch --test-only asks no more of them.
+  # Stand-ins for the device files of GPUs; sbatch --test-only needs no more.
   local gpu
   for gpu in 0 1 2 3; do mknod "$work/gpu$gpu" c 1 3; done
   cat >"$work/slurm.conf" <<EOF

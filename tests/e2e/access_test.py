@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tokens and TLS between the programs: coordinator, group, command line, Python package. Certificates are made by the openssl command."""
+"""Tokens and TLS between coordinator, group, command line and Python package. The openssl command makes the certificates."""
 import hashlib
 import os
 import shutil
@@ -18,7 +18,7 @@ PROMPT = make_prompt(512, seed=1)["prompt_token_ids"]
 
 
 class Authority:
-    """A CA in a directory, and what it signs."""
+    """A CA in a directory, and the certificates that it signs."""
 
     def __init__(self, directory, name):
         self._directory, self._name = directory, name
@@ -26,7 +26,7 @@ class Authority:
         self._openssl("req", "-x509", *self._new_key(name), "-subj", "/CN=" + name, "-days", "1", "-out", self.certificate)
 
     def issue(self, name):
-        """(certificate, key) for 127.0.0.1"""
+        """Returns the paths of (certificate, key) for 127.0.0.1."""
         self._openssl("req", "-x509", *self._new_key(name), "-subj", "/CN=" + name, "-days", "1", "-addext", "subjectAltName=IP:127.0.0.1",
                       "-addext", "basicConstraints=critical,CA:FALSE", "-CA", self.certificate, "-CAkey", self._path(self._name, "key"),
                       "-out", self._path(name, "pem"))
@@ -82,7 +82,7 @@ class AccessTest(ServiceTestCase):
                                        ca_file=(authority or self.clients).certificate)
 
     def client(self, *arguments, **environment):
-        """Exit status and what millrace-client said."""
+        """Exit status and output of millrace-client."""
         done = subprocess.run([os.path.join(BIN_DIR, "millrace-client"), "--server", f"https://127.0.0.1:{self.service.http_port}", *arguments],
                               capture_output=True, text=True, timeout=PATIENCE_S,
                               env={**os.environ, "MILLRACE_TLS_CA": self.clients.certificate, **environment})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Caches that are kept in part (kv_budget) on live groups: what a decode node makes of the pages that are kept, whatever the grid, and what is refused."""
+"""Partially kept caches (kv_budget) on live groups: what a decode node generates from the kept pages on any grid, and what is refused."""
 import base64
 import json
 import os
@@ -15,7 +15,7 @@ NUM_LAYERS, NUM_KV_HEADS, PAGE_BYTES = 5, 2, 2 * 64 * 128 * 4
 
 
 def batch(budget, option="--kv-budget"):
-    """The result line of one rank that generates itself."""
+    """The result line of millrace-batch on one rank, which generates the tokens itself."""
     with tempfile.TemporaryDirectory(prefix="millrace-e2e-") as directory:
         prompts = os.path.join(directory, "prompts.jsonl")
         with open(prompts, "w") as file:
@@ -70,7 +70,7 @@ class BudgetTest(ServiceTestCase):
                     for options in (), ("--tp", "2"), ("--order", "hot"), ("--attention", "progressive", "--mass", "1", "--mass-by", "bound"):
                         report = self.decoded(response, *options)
                         self.assertEqual(report["generated_token_ids"], line["generated_token_ids"])
-        # Or the mask would not show.
+        # Otherwise the test could not tell whether the mask is applied.
         self.assertNotEqual(expected[0.1]["generated_token_ids"], expected[1]["generated_token_ids"])
 
     def test_tokens_are_a_share_of_the_prompt(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""millrace-calibrate: a plan from prompts that millrace-batch runs, the same plan again, what it refuses, and what it leaves when it is ended."""
+"""millrace-calibrate: its plan runs in millrace-batch, a second run gives the same plan, what it refuses, and what it leaves when ended early."""
 import json
 import os
 import signal
@@ -9,7 +9,7 @@ import unittest
 
 from service import BIN_DIR, MODEL_DIR, PATIENCE_S, make_prompt, wait_until
 
-# Of no machine: with a file of costs nothing is measured.
+# Not a real machine's costs: with a file of costs nothing is measured.
 COSTS = {"device": "test", "dtype": "float32", "query_heads": 8, "kv_heads": 2, "head_dim": 128, "tokens": 4096, "listed_block": 1,
          "gathered_block": 1.414, "probed_page": 0.5, "pooled_block": 0.007, "sampled_block": 0.005}
 TOKENS = 1024
@@ -42,7 +42,7 @@ class CalibrateTest(unittest.TestCase):
                 "--time", "0.6", *options]
 
     def calibrate(self, *options, **more):
-        """Exit status and what it said."""
+        """Exit status and output."""
         done = subprocess.run(self.command(*options, **more), capture_output=True, text=True, timeout=PATIENCE_S)
         return done.returncode, done.stdout + done.stderr
 
@@ -63,12 +63,12 @@ class CalibrateTest(unittest.TestCase):
         self.write_prompts(2)
         status, said = self.calibrate()
         self.assertEqual(status, 0, said)
-        # The row of all layers: "all", heads of five patterns, time, density, mean and worst error.
+        # The row for all layers: "all", head counts of five patterns, time, density, mean and worst error.
         total = next(line for line in said.splitlines() if line.split()[:1] == ["all"]).split()
         self.assertEqual(sum(int(heads) for heads in total[1:6] if heads != "-"), LAYERS * HEADS)
         self.assertLess(float(total[7]), 1, said)
         results = self.batch(self.plan)
-        # Layers behind the first see other inputs than in dense attention, which adaptive heads follow a little.
+        # Layers after the first see other inputs than with dense attention, and the density of adaptive heads depends on them a little.
         told, ran = float(total[7]), sum(result["density"] for result in results) / len(results)
         self.assertAlmostEqual(ran, told, delta=0.1, msg=said)
 
@@ -154,7 +154,7 @@ class CalibrateTest(unittest.TestCase):
 
     def test_ended_early_it_leaves_no_file(self):
         before = sorted(os.listdir(self.directory))
-        # A prompt that takes it longer than the test takes to end it; its input is a pipe, so that it is known to be at work.
+        # The program takes longer for this prompt than the test takes to end it. The input is a pipe, which shows when the program is at work.
         pipe = self.path("pipe")
         os.mkfifo(pipe)
         process = subprocess.Popen(self.command(input_path=pipe), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -164,7 +164,7 @@ class CalibrateTest(unittest.TestCase):
 
         def opened():
             try:
-                writer.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # fails until somebody reads
+                writer.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # fails until the pipe has a reader
             except OSError:
                 self.assertIsNone(process.poll())
                 return False

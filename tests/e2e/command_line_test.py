@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What programs refuse at start, with which exit status, and what they do to files that are there."""
+"""What programs refuse at start, with which exit status, and what they do to existing files."""
 import json
 import os
 import subprocess
@@ -10,7 +10,7 @@ from service import BIN_DIR, MODEL_DIR, PATIENCE_S, make_prompt
 
 
 def run(program, *options, ranks=1, **environment):
-    """Exit status and what it said."""
+    """Exit status and output."""
     command = [os.path.join(BIN_DIR, program), "--model", MODEL_DIR, "--crossover-tokens", "0", "--threads", "1", *options]
     if ranks > 1:
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
@@ -81,7 +81,7 @@ class BatchTest(unittest.TestCase):
 
 
 class WorkerTest(unittest.TestCase):
-    """No coordinator listens: a worker that got as far as registering would stay."""
+    """No coordinator listens, so a worker that got as far as registering would keep running."""
 
     def expect_refused(self, options, words, ranks=1):
         status, said = run("millrace-worker", "--coordinator", "127.0.0.1:1", *options, ranks=ranks)
@@ -116,7 +116,7 @@ class WorkerTest(unittest.TestCase):
 
 
 class ServiceProgramsTest(unittest.TestCase):
-    """Coordinator, client and decode node; nobody listens where the client asks."""
+    """Coordinator, client and decode node. Nothing listens at the address that the client uses."""
 
     def setUp(self):
         directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")

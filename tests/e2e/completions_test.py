@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""POST /v1/completions as routers use it: a real coordinator, a group of two ranks, and decode nodes that get no more than kv_transfer_params."""
+"""POST /v1/completions as routers use it: a real coordinator, a group of two ranks, and decode nodes that get only kv_transfer_params."""
 import hashlib
 import http.client
 import json
@@ -17,7 +17,7 @@ LONG = make_prompt(tokens_for(16384), seed=3)
 
 
 def body_of(record, **fields):
-    """The prefill leg of a router, with some of what its client had sent."""
+    """A router's prefill request, with some fields of its client's request."""
     return {"model": "fixture", "prompt": record["prompt_token_ids"], "max_tokens": 1, "stream": False, "temperature": 0.7, "stop": ["\n"],
             "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
                                    "remote_host": None, "remote_port": None}, **fields}
@@ -29,7 +29,7 @@ def digest(record):
 
 
 class CompletionsTest(ServiceTestCase):
-    """One service for all tests: none of them leaves it changed."""
+    """One service for all tests; none of them leaves it changed."""
 
     @classmethod
     def setUpClass(cls):
@@ -41,7 +41,7 @@ class CompletionsTest(ServiceTestCase):
         self.show_logs_of_failure(self.service)
 
     def complete(self, record, request_id=None, **fields):
-        """(status, headers, body in text)"""
+        """Returns (status, headers, body as text)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.service.http_port, timeout=PATIENCE_S)
         headers = {"Content-Type": "application/json", "Authorization": "Bearer none", **({"X-Request-Id": request_id} if request_id else {})}
         connection.request("POST", "/v1/completions", json.dumps(body_of(record, **fields)), headers)
@@ -145,7 +145,7 @@ class CompletionsTest(ServiceTestCase):
         (model,) = models["data"]
         self.assertEqual((models["object"], model["id"], model["object"], model["owned_by"]), ("list", "fixture", "model", "millrace"))
         self.assertLess(abs(model["created"] - time.time()), 60)
-        self.assertIn(model["dtype"], ("float32", "bfloat16"))  # as this machine is faster
+        self.assertIn(model["dtype"], ("float32", "bfloat16"))  # whichever is faster on this machine
         self.assertEqual([model[name] for name in ("quantization", "kv_cache_dtype", "num_kv_heads", "head_dim")], ["none", model["dtype"], 2, 128])
 
     def test_a_model_says_how_it_computes_and_what_its_pages_are(self):

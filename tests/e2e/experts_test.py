@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A mixture of experts as a service: prefilled by one group, decoded by nodes that pull its cache, both with Transformers' tokens."""
+"""A mixture of experts as a service: one group prefills, decode nodes pull its cache, and both produce Transformers' tokens."""
 import json
 import os
 import signal

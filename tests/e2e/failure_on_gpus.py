@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Ranks of a group on GPUs killed and stopped in the middle of a long prompt; what it costs, and what stays behind.
+"""Kills and stops ranks of a group on GPUs in the middle of a long prompt, and checks what that costs and what stays behind.
 
     MILLRACE_SOURCE_DIR=. MILLRACE_BIN_DIR=build/release/bin tests/e2e/failure_on_gpus.py [GPUS]
 
-By hand: it takes all of a machine's GPUs, and a minute. Exit status 1 when a promise of docs/ARCHITECTURE.md was broken.
+Run by hand: it takes all of a machine's GPUs for a minute. Exit status 1 when a promise of docs/ARCHITECTURE.md is broken.
 """
 import os
 import random
@@ -17,11 +17,11 @@ from service import InBackground, Service, wait_until
 NUM_TOKENS = 131072
 MODEL = "synthetic:llama-3-8b"
 LAYER_TIMEOUT_S = 3
-# Two caches of such a prompt, 16 GiB each, and their books.
+# Room for two caches of such a prompt, 16 GiB each, and their bookkeeping.
 HOST_POOLS_GIB = 40
-# A context of a GPU takes some, and processes that are none of ours may hold it.
+# A GPU context takes some memory, and processes that are not ours may hold one.
 SLACK_MIB = 64
-# The driver takes a dead process's memory apart after the process has gone from sight.
+# The driver frees a dead process's memory after the process is no longer visible.
 MEMORY_BACK_S = 20
 
 
@@ -66,13 +66,13 @@ class Trial:
             self.broken.append(text)
 
     def memory_left_mib(self):
-        """A GPU's memory beyond the least that was ever in use: at the start another program's may still be on its way back."""
+        """Memory in use on each GPU beyond the least ever seen: at the start another program's memory may not be freed yet."""
         used = memory_used_mib()
         self.idle_mib = [min(pair) for pair in zip(used, self.idle_mib)]
         return [now - idle for now, idle in zip(used, self.idle_mib)]
 
     def hit(self, name, rank, number, answer_within_s, layer=8):
-        """Rank `rank` gets signal `number` once `layer` layers are done; then all that is promised of a group's end."""
+        """Sends signal `number` to rank `rank` once `layer` layers are done, then checks all that is promised for the end of a group."""
         print(f"{name} of rank {rank} after layer {layer}", flush=True)
         request_id = f"{name}-{rank}-{layer}"
         post = InBackground(lambda: self.prefill(request_id=request_id))
@@ -99,7 +99,7 @@ class Trial:
         self.expect_end(hit_at)
 
     def hit_starting(self, rank):
-        """In the middle of the start: weights on their way, or later, whatever a GPU holds half of its weights in."""
+        """Kills the rank during the start, once a GPU holds half of its weights: while they are loaded, or in a later phase."""
         print(f"SIGKILL of rank {rank} while it starts", flush=True)
         self.group = self.launch(wait=False)
         wait_until("weights on a GPU", lambda: max(self.memory_left_mib()) > 8192, 60)
@@ -109,7 +109,7 @@ class Trial:
         self.expect_served()
 
     def expect_end(self, hit_at):
-        """All ranks and the launcher are gone, and what they had on the GPUs."""
+        """Checks that all ranks and the launcher are gone, and their memory on the GPUs."""
         wait_until("the end of all ranks", lambda: not self.service.ranks(), 60)
         print(f"  ranks gone after {time.monotonic() - hit_at:.2f} s", flush=True)
         self.expect(self.group.wait(60) != 0, f"mpirun gone after {time.monotonic() - hit_at:.2f} s")
@@ -126,7 +126,7 @@ def main():
         trial = Trial(service, num_gpus)
         trial.start_group()
         trial.expect_served()
-        # Of a kill the ranks are told; of a rank that hangs nobody is, so the layer's deadline is what ends it.
+        # The ranks are told of a killed rank. Nobody is told of a rank that hangs, so only the layer's deadline ends the group.
         trial.hit("SIGKILL", num_gpus // 2, signal.SIGKILL, answer_within_s=2)
         trial.hit("SIGSTOP", 1, signal.SIGSTOP, answer_within_s=LAYER_TIMEOUT_S + 2)
         trial.hit("SIGKILL", 0, signal.SIGKILL, answer_within_s=2)

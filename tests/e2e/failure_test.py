@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A group of eight ranks loses one of them in every phase of its life, by SIGKILL and by SIGSTOP.
+"""A group of eight ranks loses one rank in every phase of its life, by SIGKILL and by SIGSTOP.
 
-A phase is held by stopping the rank that is about to die: without it no other rank gets past the
-layer, and the test sees what the coordinator knows before it kills.
+The test holds a phase by stopping the rank that is about to die. Without that rank no other rank gets past the
+layer, and the test sees what the coordinator knows before it kills the rank.
 """
 import contextlib
 import os
@@ -17,13 +17,13 @@ from service import NOTICED_S, PATIENCE_S, SLOWDOWN, InBackground, Service, Serv
 GRID = {"tp": 2, "cp": 4}
 NUM_RANKS = 8
 SHORT = make_prompt(512, seed=1)
-# Layers that take long against a look at the coordinator, 10 ms.
+# Each layer takes long compared with the 10 ms between looks at the coordinator.
 LAYERED = make_prompt(tokens_for(3072), seed=2)
 NUM_LAYERS = 5
 
-# mpirun, which kills what is left after odls_base_sigkill_timeout, among it ranks that are stopped.
+# mpirun kills what is left after odls_base_sigkill_timeout, including stopped ranks.
 GONE_S = 30
-# Some ten times what a layer takes here.
+# Some ten times as long as a layer takes here.
 LAYER_TIMEOUT_S = 4 if SLOWDOWN == 1 else 16
 
 
@@ -38,7 +38,7 @@ def stop(pid):
 
 
 def shared_memory_files(pids):
-    """Those under /dev/shm that the processes map."""
+    """The files under /dev/shm that the processes map."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:
@@ -71,7 +71,7 @@ class LostRankTest(ServiceTestCase):
         self.service.start_group(*self.OPTIONS, *options, **GRID, sigkill_timeout_s=1, wait=wait)
 
     def have_a_group(self):
-        """The one that the test before left, unless that test went wrong."""
+        """Keeps the group that the previous test left; starts a new one if that test went wrong."""
         if not self.service.ranks() or self.service.get("/ready")[0] != 200:
             self.end_group()
             self.start_group()
@@ -88,12 +88,12 @@ class LostRankTest(ServiceTestCase):
         wait_until("the coordinator to miss the group", lambda: self.service.get("/ready")[0] == 503, NOTICED_S)
 
     def hold_in_layer(self, layers_done):
-        """A request, in the background, that has `layers_done` layers done and gets no further: the rank is stopped."""
+        """Posts a request in the background and stops the rank once `layers_done` layers are done, so that it gets no further."""
         pid = self.service.ranks()[self.RANK]
         for _ in range(20):
             request_id = f"held-{time.monotonic_ns()}"
             post = InBackground(lambda: self.service.prefill(LAYERED, request_id=request_id))
-            # It may be through before anybody has looked.
+            # The request may be finished before the test looks.
             wait_until(f"layer {layers_done} of {request_id}",
                        lambda: post.ended_at or self.service.layers_done(request_id) >= layers_done, PATIENCE_S)
             stop(pid)
@@ -111,7 +111,7 @@ class LostRankTest(ServiceTestCase):
         self.report(f"answered after {post.ended_at - since:.2f} s: {body['error']['message']}")
 
     def expect_nothing_left(self, files, since):
-        """The group's end, and of all that was its own."""
+        """Checks that the group ends and leaves nothing behind."""
         wait_until("the end of all ranks", lambda: not self.service.ranks(), GONE_S)
         gone_at = time.monotonic()
         code = self.group.wait(GONE_S)
@@ -147,11 +147,11 @@ class KilledRank:
         files, killed_at = self.kill(self.RANK)
         self.expect_retriable(post, killed_at, NOTICED_S)
         self.expect_nothing_left(files, killed_at)
-        self.assertIn(f"rank {self.RANK} is lost", self.service.logs())  # mpirun, who would end them too, does not say so
+        self.assertIn(f"rank {self.RANK} is lost", self.service.logs())  # mpirun would end the ranks too, but does not log this
         self.expect_a_new_group_serves()
 
     def test_by_an_exception(self):
-        """As by a GPU that fails: memory ends where nothing is prepared for it, in the command that brings the prompt; or,
+        """An exception as from a failing GPU: memory runs out where nothing handles that, in the command that brings the prompt; or,
         where the C library still holds enough for the command, in an allocation that may fail."""
         self.have_a_group()
         ranks = self.service.ranks()
@@ -184,7 +184,7 @@ class KilledRank:
         stop(coordinator)
         try:
             self.start_group(wait=False)
-            # The system accepts connections for a coordinator that does not answer.
+            # The kernel accepts connections for the stopped coordinator.
             wait_until("rank 0 to connect", lambda: connections_to(self.service.group_port), 60)
             files, killed_at = self.kill(self.RANK)
             wait_until("the end of all ranks", lambda: not self.service.ranks(), GONE_S)
@@ -238,7 +238,7 @@ class KilledRank:
 
     def test_while_draining(self):
         self.end_group()
-        self.expect_a_new_group_serves("--drain-timeout-s", "60")  # its lease would keep the drain waiting
+        self.expect_a_new_group_serves("--drain-timeout-s", "60")  # the prompt's lease would keep the drain waiting
         drains = self.service.logs().count("draining: 1 leases")
         self.group.send_signal(signal.SIGUSR1)
         wait_until("the drain", lambda: self.service.logs().count("draining: 1 leases") > drains, 30)
@@ -248,7 +248,7 @@ class KilledRank:
 
 
 class StoppedRank:
-    """No word comes from a process that is stopped, and none of its connections ends."""
+    """A stopped process sends nothing, and none of its connections closes."""
     OPTIONS = "--threads", "1", "--layer-timeout-s", str(LAYER_TIMEOUT_S)
 
     def test_in_a_layer_ends_the_group_by_the_layers_deadline(self):
@@ -270,7 +270,7 @@ class StoppedRank:
         self.expect_a_new_group_serves()
 
 
-# Rank 0 speaks to the coordinator and hears all ranks; rank 5 shares neither row nor column with it.
+# Rank 0 talks to the coordinator and hears from all ranks; rank 5 shares neither a row nor a column of the grid with it.
 class KilledRank0Test(KilledRank, LostRankTest):
     RANK = 0
 

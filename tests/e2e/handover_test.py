@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A decode node that pulls the cache layer by layer while the prefill goes on: the same bytes, and clean ends."""
+"""A decode node pulls the cache layer by layer during the prefill, gets the same bytes, and ends cleanly."""
 import os
 import re
 import signal
@@ -11,7 +11,7 @@ from service import (BIN_DIR, MODEL_DIR, PATIENCE_S, Service, ServiceTestCase, S
                      wait_until)
 
 SHORT = make_prompt(1024, seed=1)
-# Long enough to do something in the middle.
+# Long enough for the test to act during its prefill.
 MEDIUM = make_prompt(tokens_for(4096), seed=2)
 NUM_LAYERS = 5
 
@@ -36,7 +36,7 @@ class StreamingTest(ServiceTestCase):
         return self.service.prefill_events(prompt, handover="streaming", **fields)
 
     def assert_told_of_the_end(self, request_id, message):
-        """By the end of the request, or, where the node was not connected yet, by that of its lease."""
+        """Checks that the message names the end of the request or, if the node was not connected yet, the end of its lease."""
         self.assertIn(f"request '{request_id}'", message)
         self.assertRegex(message, "is gone: aborted|the server knows no such lease: it is over")
 
@@ -114,7 +114,7 @@ class StreamingTest(ServiceTestCase):
                     self.service.request("DELETE", "/v1/prefill/unheard")
                 elif name != "error":
                     node.pass_on(name, data)
-            # The group is through with it when it takes another.
+            # Once the group serves another request, it has finished with the cancelled one.
             self.assertEqual(self.service.prefill(SHORT)[0], 200)
             node.pass_on("layer", {"request_id": "unheard", "layer": 0})
             code, message = node.result()
@@ -156,7 +156,7 @@ class OwnGroupTest(ServiceTestCase):
         self.show_logs_of_failure(self.service)
 
     def bytes_sent(self):
-        """By all ranks, as of the group's last command."""
+        """The total of all ranks, as of the group's last command."""
         _, _, text = self.service.get("/metrics")
         return sum(float(n) for n in re.findall(r'^millrace_kv_bytes_sent_total\{[^}]*\} (\S+)$', text, re.M))
 
@@ -172,7 +172,7 @@ class OwnGroupTest(ServiceTestCase):
         self.assertEqual(code, 0, report)
         self.assertEqual(report["generated_token_ids"], SHORT["answer_token_ids"])
         self.assertEqual(report["pulled_bytes"], cache_bytes)
-        # One pull for each layer and kv head, each asked for when the one before has arrived.
+        # There is one pull per layer and kv head, each requested once the one before has arrived.
         self.assertGreaterEqual(report["pulled_before_done_share"], 0.9)
 
     def test_a_puller_of_a_group_that_loses_a_rank_says_which_request(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A subscriber that knows ZeroMQ, MessagePack and vLLM's names follows a group, and foretells what each prompt finds cached."""
+"""A subscriber that knows only ZeroMQ, MessagePack and vLLM's names follows a group and predicts what each prompt finds cached."""
 import os
 import random
 import signal
@@ -32,10 +32,10 @@ def tokens_of(seed, count):
 
 
 class Index:
-    """What a router keeps of a group: its blocks by their parents and tokens."""
+    """What a router records about a group: its blocks by parent and tokens."""
 
     def __init__(self):
-        self.tokens = {}  # of each block held, with its parent
+        self.tokens = {}  # block held -> (parent, tokens)
         self.children = {}  # the reverse
         self.removed = []
 
@@ -54,11 +54,11 @@ class Index:
         else:
             assert event["type"] == "BlockRemoved", event
             for block in event["block_hashes"]:
-                del self.children[self.tokens.pop(block)]  # KeyError: it was not stored
+                del self.children[self.tokens.pop(block)]  # a KeyError means that it was not stored
                 self.removed.append(block)
 
     def num_held(self, tokens):
-        """Blocks that the prompt begins with."""
+        """The number of held blocks that the prompt begins with."""
         parent = None
         for count in range(len(tokens) // BLOCK):
             parent = self.children.get((parent, tuple(tokens[count * BLOCK:(count + 1) * BLOCK])))
@@ -77,7 +77,7 @@ class Subscriber:
         self.messages = []  # (sequence number, payload)
 
     def receive(self):
-        """Takes in one message, which must come."""
+        """Receives one message, which must arrive, and applies it to the index."""
         assert self._socket.poll(PATIENCE_S * 1000), "no message"
         topic, sequence, payload = self._socket.recv_multipart()
         assert topic == TOPIC.encode() and len(sequence) == 8, (topic, sequence)
@@ -97,7 +97,7 @@ class Subscriber:
 
 
 def replay(endpoint, start):
-    """(sequence number, payload) of each batch that is kept, as vLLM's subscribers ask for them."""
+    """(sequence number, payload) of each batch that is kept, requested as vLLM's subscribers do."""
     context = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)
@@ -137,7 +137,7 @@ class KvEventsTest(ServiceTestCase):
         return subscriber
 
     def run_prompt(self, tokens, **fields):
-        """Its response. The lease is over at once, so that its pages may give way; and the group answers to that when it has published."""
+        """Returns its response. Ends the lease at once, so that its pages may be evicted. The group answers the renewal after publishing."""
         status, _, response = self.service.prefill({"prompt_token_ids": tokens}, cache="both", **fields)
         self.assertEqual(status, 200, response)
         renewal = {"lease_id": response["manifest"]["lease_id"], "lease_ms": 1}
@@ -157,14 +157,14 @@ class KvEventsTest(ServiceTestCase):
         self.assertEqual(len(set(stored["block_hashes"])), 1340 // BLOCK)
         self.assertEqual((stored["medium"], stored["lora_id"], stored["lora_name"], stored["group_idx"]), ("GPU", None, None, 0))
         self.assertNotIn("extra_keys", stored)
-        # Nothing of this one is new.
+        # Nothing in this prompt is new.
         self.run_prompt(shared + first)
         self.run_prompt(shared + second)
         behind = subscriber.receive()[0]
         self.assertEqual(behind["parent_block_hash"], stored["block_hashes"][640 // BLOCK - 1])
         self.assertEqual(behind["token_ids"], second[:(1140 // BLOCK - 10) * BLOCK])
         self.assertEqual(set(behind["block_hashes"]) & set(stored["block_hashes"]), set())
-        # With a salt the same tokens are other blocks, and routers are told the salt as vLLM tells it.
+        # With a salt the same tokens make other blocks, and routers are told the salt as vLLM tells it.
         self.run_prompt(shared, cache_salt="mine")
         salted = subscriber.receive()[0]
         self.assertEqual(salted["extra_keys"], [["mine"], *[None] * 9])
@@ -173,14 +173,14 @@ class KvEventsTest(ServiceTestCase):
         self.assertEqual(set(salted["block_hashes"]) & set(stored["block_hashes"]), set())
         sequences = [sequence for sequence, _ in subscriber.messages]
         self.assertEqual(sequences, list(range(sequences[0], sequences[0] + 4)))
-        # Who missed some asks for them.
+        # A subscriber that missed messages asks for them.
         self.assertEqual(replay(self.replay_endpoint, sequences[1]), subscriber.messages[1:])
         whole = replay(self.replay_endpoint, 0)
         self.assertEqual(msgpack.unpackb(whole[0][1])[1], [{"type": "AllBlocksCleared"}])
         self.assertEqual([sequence for sequence, _ in whole], list(range(sequences[-1] + 1)))
 
     def test_an_index_made_of_the_events_foretells_what_prompts_find(self):
-        # 64 tokens take 320 KiB of each tensor-parallel rank: there is room for some 68 blocks.
+        # 64 tokens take 320 KiB on each tensor-parallel rank, so there is room for some 68 blocks.
         self.start("--device-pool", "1MiB", "--host-pool", "10MiB", tp=2, cp=2)
         subscriber = self.subscribe()
         conversations = [tokens_of(f"conversation {i}", 1024) for i in range(8)]
@@ -209,7 +209,7 @@ class KvEventsTest(ServiceTestCase):
         subscriber.receive_until(lambda: subscriber.index.num_held(tokens) == 8)
 
     def test_a_group_that_starts_again_tells_of_what_it_kept_and_of_nothing_else(self):
-        # A block takes 320 KiB of each rank that has it: half of what six prompts leave is kept.
+        # A block takes 320 KiB on each rank that has it, so half of what six prompts leave is kept.
         options = "--prefix-disk", "8MiB", "--disk-directory", os.path.join(self.service.directory.name, "disk"), "--threads", "1"
         group = self.start(*options, tp=2, cp=2)
         subscriber = self.subscribe()
@@ -227,13 +227,13 @@ class KvEventsTest(ServiceTestCase):
                 published.apply(event)
         self.assertGreater(len(published.tokens), 0)
         self.assertLess(len(published.tokens), 6 * 1024 // BLOCK)
-        # Who was there before forgets the rest, and who comes late hears of them too.
+        # An earlier subscriber forgets the rest, and a late one hears of the kept blocks too.
         subscriber.receive_until(lambda: subscriber.index.tokens == published.tokens)
         late = self.subscribe()
         late.receive_until(lambda: late.index.tokens == published.tokens)
         held = {i: published.num_held(tokens) for i, tokens in enumerate(prompts)}
         self.assertEqual(sum(held.values()), len(published.tokens))
-        # Most first: from prompts that are computed the group learns when not to load.
+        # Prompts with the most held blocks come first, because computed prompts teach the group when not to load.
         for i in sorted(held, key=held.get, reverse=True):
             status, _, response = self.service.prefill({"prompt_token_ids": prompts[i] + tokens_of("end", 100)}, cache="read")
             self.assertEqual((status, response["cached_tokens"]), (200, held[i] * BLOCK), response)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a group leaves on its host when its mpirun is killed, and that the next start of the group removes it, and only it."""
+"""When a group's mpirun is killed, the next start of that group removes what it left on its host, and nothing else."""
 import os
 import signal
 import sys
@@ -27,7 +27,7 @@ class KilledMpirunTest(ServiceTestCase):
         return group, self.files() - before
 
     def files(self):
-        """Of Open MPI, of the ranks' records of it, and of disk tiers. Directories that outlive groups by design do not count."""
+        """Files of Open MPI, the ranks' job records, and files of disk tiers. Directories that outlive groups by design do not count."""
         found = set(self.service.job_records())
         for root in self.service.shared_memory.name, self.service.sessions, self.disk:
             for directory, _, names in os.walk(root):
@@ -56,7 +56,7 @@ class KilledMpirunTest(ServiceTestCase):
         self.assertFalse({path for path in self.files() if path.startswith(self.disk)})  # pages are in unlinked files
         self.kill(killed)
         self.kill(other)
-        self.assertTrue({path for path in killed_files if "vader_segment" in path} <= self.files())  # else the test tests nothing
+        self.assertTrue({path for path in killed_files if "vader_segment" in path} <= self.files())  # otherwise the test checks nothing
         self.assertGreater(sum(os.stat(path).st_blocks * 512 for path in killed_files), 1 << 20)
 
         restarted, restarted_files = self.start("killed")
@@ -77,7 +77,7 @@ class KilledMpirunTest(ServiceTestCase):
 
     def test_a_start_beside_ranks_that_are_still_dying_removes_their_files_too(self):
         killed, files = self.start("killed")
-        # They do not see that mpirun is gone before they run again.
+        # Stopped ranks do not see that mpirun is gone until they run again.
         dying = self.ranks_of(killed)
         for pid in dying:
             os.kill(pid, signal.SIGSTOP)

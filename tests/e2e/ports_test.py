@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of ports in docs/operations.md against the sockets that a coordinator, an mpirun and its ranks listen on, by /proc."""
+"""Compares the table of ports in docs/operations.md with the sockets that a coordinator, an mpirun and its ranks listen on, from /proc."""
 import ipaddress
 import os
 import re
@@ -17,7 +17,7 @@ EACH = "each interface"
 
 
 def documented():
-    """Name of each row -> (process, addresses): the first three columns."""
+    """The first three columns of the table: {row name: (process, addresses)}."""
     with open(os.path.join(SOURCE_DIR, "docs/operations.md")) as file:
         section = file.read().split("\n## Ports\n")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
@@ -25,13 +25,13 @@ def documented():
 
 
 def address_of(text):
-    """Of the hexadecimal words of /proc/net/tcp and tcp6, each in the machine's byte order."""
+    """The address that /proc/net/tcp and tcp6 write as hexadecimal words, each in the machine's byte order."""
     words = bytes.fromhex(text)
     return ipaddress.ip_address(b"".join(words[i:i + 4][::-1] for i in range(0, len(words), 4)))
 
 
 def listeners(pid):
-    """(address, port) of the TCP sockets on which the process listens; of UDP sockets, all that are not connected."""
+    """(address, port) of the TCP sockets on which the process listens, and of all its unconnected UDP sockets."""
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -57,8 +57,8 @@ class PortsTest(ServiceTestCase):
     def setUp(self):
         self.service = Service()
         self.addCleanup(self.service.close)
-        self.kv_port = free_ports(68)  # and 64 that UCX and Open MPI may use
-        self.events_port = self.kv_port + 66  # and the next
+        self.kv_port = free_ports(68)  # with 64 more that UCX and Open MPI may use
+        self.events_port = self.kv_port + 66  # and the next one for replays
 
     def tearDown(self):
         self.show_logs_of_failure(self.service)
@@ -67,7 +67,7 @@ class PortsTest(ServiceTestCase):
         os.environ.update(environment)
         self.addCleanup(lambda: [os.environ.pop(name) for name in environment])
         group = self.service.start_group("--kv-port", self.kv_port, *options)
-        # A decode node makes each rank do what it does at most.
+        # A decode node brings each rank to open all the sockets that it ever opens.
         status, _, response = self.service.prefill(SHORT)
         self.assertEqual(status, 200, response)
         code, decoded = self.service.decode(response, "--transport", "tcp")
@@ -75,7 +75,7 @@ class PortsTest(ServiceTestCase):
         return group
 
     def seen(self, group):
-        """(row of the table, where it can be reached) of each socket."""
+        """(row of the table, where the socket can be reached) of each socket."""
         found = set()
         for address, port in listeners(self.service.coordinator.pid):
             found.add((self.name_of_coordinators(port), reach(address)))
@@ -95,7 +95,7 @@ class PortsTest(ServiceTestCase):
         return {self.service.http_port: "coordinator, HTTP", self.service.group_port: "coordinator, groups"}.get(port, "coordinator, probes")
 
     def check_table(self, *options):
-        """Names of the rows that are not seen."""
+        """Checks each socket against the table. Returns the names of the rows without a socket."""
         self.service.coordinator_options = "--admin-port", "0"
         self.service.restart_coordinator()
         rows = documented()
@@ -103,11 +103,11 @@ class PortsTest(ServiceTestCase):
                                     "--kv-events-replay-endpoint", f"tcp://127.0.0.1:{self.events_port + 1}", *options))
         for name, where in seen:
             self.assertIn(name, rows)
-            # An address that an option sets is 127.0.0.1 here; a machine with one interface has no other.
+            # An address that an option sets is 127.0.0.1 here, because a machine with one interface has no other.
             self.assertIn(where, {ALL: (ALL,), EACH: (EACH, LOOPBACK), LOOPBACK: (LOOPBACK,)}.get(rows[name][1], (LOOPBACK,)), name)
         return set(rows) - {name for name, _ in seen}
 
-    # Besides the one that is closed as soon as all ranks are there, and NCCL's, which need GPUs.
+    # The watch's socket closes as soon as all ranks are there, and NCCL's need GPUs.
     NEVER_SEEN = {"rank 0's watch", "NCCL"}
 
     def test_every_socket_is_in_the_table_and_reached_from_where_it_says(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prompts that begin with what a group remembers: decode nodes answer as if every prompt had been computed whole."""
+"""Prompts whose prefix a group has cached: decode nodes answer as if every prompt had been computed whole."""
 import re
 import unittest
 
@@ -10,7 +10,7 @@ PROMPTS = [make_prompt(tokens_for(3072), seed=seed) for seed in (2, 3)]
 
 
 class PrefixTest(ServiceTestCase):
-    """One service for all tests, of two context-parallel and two tensor-parallel ranks."""
+    """One service for all tests, with two context-parallel and two tensor-parallel ranks."""
 
     @classmethod
     def setUpClass(cls):
@@ -66,7 +66,7 @@ class PrefixTest(ServiceTestCase):
         self.assertEqual(code, 0, streamed)
         self.assertGreater(data["cached_tokens"], 0)
         self.assertEqual(streamed["generated_token_ids"], self.decoded(whole)["generated_token_ids"])
-        # The same bytes layer by layer as at the end.
+        # Pulled layer by layer, the bytes are the same as at the end.
         self.assertEqual(streamed["cache_checksums"], self.decoded(data)["cache_checksums"])
 
     def test_another_salt_does_not_hit_and_metrics_tell(self):
@@ -82,14 +82,15 @@ class PrefixTest(ServiceTestCase):
 
 
 class RoutingTest(ServiceTestCase):
-    """Two groups of one rank each, alike. Which one would have a prompt that it has nothing of is told by their room."""
+    """Two identical groups of one rank each. Free room decides which of them gets a prompt of which neither has anything cached."""
 
     @classmethod
     def setUpClass(cls):
         cls.service = Service()
         cls.addClassCleanup(cls.service.close)
         for name in "left", "right":
-            # One dtype, which else each chooses by what it measures. And otherwise the last turn would run between two layers of the long prompt.
+            # One dtype for both: otherwise each group chooses by what it measures. No preemption: otherwise the last turn would run
+            # between two layers of the long prompt.
             cls.service.start_group("--group-name", name, "--preempt-tokens", 0, "--dtype", "float32", tp=1)
         wait_until("both groups", cls.num_groups_is_two, 60)
 
@@ -110,13 +111,13 @@ class RoutingTest(ServiceTestCase):
         turn = first + other[:600]
         home = self.run_turn(first)
         self.assertEqual(home["cached_tokens"], 0)
-        # That group has less room now, so what it has nothing of goes to the other one.
+        # That group has less room now, so a prompt that it has nothing of goes to the other group.
         elsewhere = self.run_turn(other[:512])
         self.assertNotEqual(elsewhere["group"], home["group"])
         second = self.run_turn(turn)
         self.assertEqual(second["group"], home["group"])
         self.assertGreater(second["cached_tokens"], len(first) - 192)
-        # This one begins the same, and takes many times what the next turn takes as a whole.
+        # This prompt begins the same, and takes many times as long as the whole next turn.
         long = {"request_id": "long", "deadline_ms": 600000}
         background = InBackground(lambda: self.service.prefill(
             {"prompt_token_ids": turn + other * tokens_for(6)}, cache="both", **long))

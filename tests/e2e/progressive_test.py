@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""millrace-decode on a live group with part of what there is: progressive attention, which has the tokens of dense attention, and predicted neurons."""
+"""millrace-decode on a live group: progressive attention, which generates dense attention's tokens from part of the pages, and predicted neurons."""
 import json
 import os
 import signal
@@ -12,12 +12,12 @@ from service import MODEL_DIR, Service, ServiceTestCase, StreamingDecode, make_p
 PROMPT = make_prompt(tokens_for(4096), seed=2)
 ANSWER_TOKENS = 60
 NUM_LAYERS = 5
-# Of choices, at the mass that is asked for by default.
+# The least share of equal choices, at the default mass.
 LEAST_EQUAL = 0.99
 
 
 def write_blank_predictor(path, model=MODEL_DIR):
-    """A predictor of neurons (decode/mlp/neuron_predictor.h) of the model that has all neurons alike: the first ones are chosen."""
+    """Writes a neuron predictor (decode/mlp/neuron_predictor.h) for the model that rates all neurons alike, so the first ones are chosen."""
     with open(os.path.join(model, "config.json")) as file:
         config = json.load(file)
     with open(os.path.join(model, "model.safetensors"), "rb") as file:
@@ -67,7 +67,7 @@ class ProgressiveTest(ServiceTestCase):
         return report
 
     def share_equal(self, report):
-        """Of the choices after the prefill's token."""
+        """The share of equal choices after the prefill's token."""
         pairs = list(zip(report["generated_token_ids"], self.dense["generated_token_ids"], strict=True))[1:]
         return sum(a == b for a, b in pairs) / len(pairs)
 

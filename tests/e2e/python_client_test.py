@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python package millrace_kv over libmillrace_kv.so: prefills, events for those that did not post them, pulls, and clean ends."""
+"""The Python package millrace_kv over libmillrace_kv.so: prefills, events of requests that others posted, pulls, and clean ends."""
 import array
 import os
 import random
@@ -14,14 +14,14 @@ import millrace_kv  # noqa: E402
 from millrace_kv.coordinator import prompt_digest  # noqa: E402
 
 NUM_LAYERS, NUM_KV_HEADS, HEAD_DIM, BLOCK = 5, 2, 128, 16
-# No multiple of a page or a block.
+# Not a multiple of a page or a block.
 SHORT = make_prompt(1024, seed=1)["prompt_token_ids"][:999]
 MEDIUM = make_prompt(tokens_for(4096), seed=2)["prompt_token_ids"]
 MARK = -1234.5
 
 
 class Memory:
-    """Floats, and views of them as NumPy would describe them."""
+    """An array of floats, with views of it described as NumPy would describe them."""
 
     def __init__(self, size):
         self.floats = array.array("f", [MARK]) * size
@@ -38,7 +38,7 @@ class View:
                                     "strides": tuple(4 * stride for stride in strides), "version": 3}
 
     def rows(self, block_ids, head, num_tokens):
-        """Of each token, as bytes."""
+        """The row of each token, as bytes."""
         found = []
         for token in range(num_tokens):
             begin = self._offset + block_ids[token // BLOCK] * self._strides[0] + head * self._strides[1] + token % BLOCK * self._strides[2]
@@ -47,7 +47,7 @@ class View:
 
 
 def fused(num_blocks, heads=NUM_KV_HEADS):
-    """(K, V) of each layer in [blocks, heads, tokens, K then V], as vLLM has them."""
+    """(K, V) of each layer in memory laid out as [blocks, heads, tokens, K then V], as in vLLM."""
     row = 2 * HEAD_DIM
     shape, strides = (num_blocks, heads, BLOCK, HEAD_DIM), (heads * BLOCK * row, BLOCK * row, row, 1)
     memories = [Memory(num_blocks * heads * BLOCK * row) for _ in range(NUM_LAYERS)]
@@ -55,7 +55,7 @@ def fused(num_blocks, heads=NUM_KV_HEADS):
 
 
 def apart(num_blocks):
-    """One head in [K and V, blocks, tokens, heads, dim]."""
+    """One head in memory laid out as [K and V, blocks, tokens, heads, dim]."""
     shape, strides, half = (num_blocks, 1, BLOCK, HEAD_DIM), (BLOCK * HEAD_DIM, HEAD_DIM, HEAD_DIM, 1), num_blocks * BLOCK * HEAD_DIM
     memories = [Memory(2 * half) for _ in range(NUM_LAYERS)]
     return [(memory.view(shape, strides), memory.view(shape, strides, half)) for memory in memories]
@@ -111,7 +111,7 @@ class PythonClientTest(ServiceTestCase):
         whole = self.pulled(manifest)
         mark = array.array("f", [MARK]).tobytes()
         self.assertFalse(any(row.startswith(mark) for layer in whole for rows in layer for row in rows))
-        # From token 32 on, the second head alone, into blocks in any order.
+        # Pulls only the second head, from token 32 on, into blocks in any order.
         num_tokens, num_blocks = len(SHORT) - 32, 100
         ids = random.Random(5).sample(range(num_blocks), -(-num_tokens // BLOCK))
         layers = apart(num_blocks)
@@ -160,7 +160,7 @@ class PythonClientTest(ServiceTestCase):
     def test_a_pull_that_is_cancelled_says_so(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM, lease_ms=30000)
         manifest = wait_until("the manifest", prefill.manifest, 60)
-        # A feed that never hears of a layer.
+        # This feed is never told of a layer.
         num_blocks = -(-manifest.num_tokens // BLOCK)
         feed = millrace_kv.Feed()
         pull = self.client.pull(manifest, fused(num_blocks), list(range(num_blocks)), timeout_s=60, feed=feed)
@@ -181,7 +181,7 @@ class PythonClientTest(ServiceTestCase):
                 self.pulled(manifest)
             except millrace_kv.MillraceError as refused:
                 return refused
-            return None  # the ranks have yet to hear of the end
+            return None  # the ranks have not heard of the end yet
         self.assertEqual(wait_until("the end of the lease", refusal, 20).code, "not_found")
         with self.assertRaises(millrace_kv.MillraceError) as caught:
             self.coordinator.release(prefill.request_id, "0" * 32)

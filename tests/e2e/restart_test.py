@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A group that died, or ended in good order, finds its cached prefixes again at its next start (--prefix-disk), and nothing that is another's."""
+"""A group that died or drained finds its cached prefixes again at its next start (--prefix-disk), and nothing that belongs to another."""
 import glob
 import os
 import re
@@ -27,7 +27,7 @@ class RestartTest(ServiceTestCase):
         self.show_logs_of_failure(self.service)
 
     def start(self, tp=2, cp=2, **options):
-        # One dtype: else each start measures which is faster.
+        # A fixed dtype: otherwise each start measures which is faster.
         settings = {"--dtype": "float32", "--prefix-disk": "256MiB", "--disk-directory": self.disk, "--threads": 1, **options}
         return self.service.start_group(*[word for setting in settings.items() for word in setting], tp=tp, cp=cp)
 
@@ -48,7 +48,7 @@ class RestartTest(ServiceTestCase):
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.M))
 
     def wait_until_kept(self, num_tokens):
-        """Of these tokens all pages, in the fixture's 5 layers and 2 kv heads."""
+        """Waits until all pages of these tokens are kept, in the fixture's 5 layers and 2 kv heads."""
         wait_until("kept pages", lambda: self.metric("millrace_prefix_cache_kept_pages_total") >= num_tokens // 64 * 10, PATIENCE_S)
 
     def wait_until_restored(self, num_tokens):
@@ -73,11 +73,11 @@ class RestartTest(ServiceTestCase):
         self.kill(group)
         self.assertEqual(self.metric("millrace_prefix_cache_kept_bytes"), 0)
         self.start()
-        # Heartbeats have it, behind the message that tells of the prefixes.
+        # Heartbeats carry the metric, after the message that reports the prefixes.
         wait_until("the group's metrics", lambda: self.metric("millrace_prefix_cache_kept_bytes") > 0, PATIENCE_S)
         foreseen = self.metric("millrace_prefix_foreseen_tokens_total")
         again = self.decoded(self.run_prompt(cached_tokens=CACHED))
-        # In steps of 512 tokens: the group has told its coordinator.
+        # The group has told its coordinator of the prefixes, in steps of 512 tokens.
         self.assertGreaterEqual(self.metric("millrace_prefix_foreseen_tokens_total") - foreseen, CACHED // 512 * 512)
         self.assertEqual(again["generated_token_ids"], first["generated_token_ids"])
 
@@ -94,7 +94,7 @@ class RestartTest(ServiceTestCase):
         self.drain(group)
         self.start()
         self.wait_until_restored(CACHED)
-        # Files that are gone are not missed any more.
+        # The files are no longer needed.
         for path in glob.glob(os.path.join(self.disk, "rank-*", "*.slots")):
             os.truncate(path, 0)
         self.decoded(self.run_prompt(cached_tokens=CACHED))
@@ -119,7 +119,7 @@ class RestartTest(ServiceTestCase):
         group = self.start(tp=1, cp=1)
         self.run_prompt(cached_tokens=0)
         self.drain(group)
-        other = os.path.join(self.service.directory.name, "fixture")  # the name that requests have
+        other = os.path.join(self.service.directory.name, "fixture")  # the name that requests use
         write_reordered(MODEL_DIR, other)
         group = self.start(tp=1, cp=1, **{"--model": other})
         self.run_prompt(cached_tokens=0)

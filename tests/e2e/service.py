@@ -1,6 +1,6 @@
-"""Coordinator, worker groups and decode nodes as processes of a test. Standard library only.
+"""Runs a coordinator, worker groups and decode nodes as processes of a test. Standard library only.
 
-Every wait polls for what it waits for and has a deadline; close() leaves nothing running.
+Every wait polls its condition and has a deadline; close() leaves nothing running.
 """
 import atexit
 import contextlib
@@ -20,19 +20,19 @@ SOURCE_DIR = os.environ["MILLRACE_SOURCE_DIR"]
 BIN_DIR = os.environ["MILLRACE_BIN_DIR"]
 MODEL_DIR = os.path.join(SOURCE_DIR, "tests/models/fixture")
 
-# How many times slower than a release build the programs are: sanitizers.
+# How many times slower than a release build the programs are, because of sanitizers.
 SLOWDOWN = float(os.environ.get("MILLRACE_SLOWDOWN", "1"))
-# For what ends by itself: a hang is told from a slow and busy machine.
+# For waits that end by themselves: long enough to tell a hang from a slow and busy machine.
 PATIENCE_S = 240
-# For the loss of a rank, which is promised to be noticed within 1 s. A busy machine may need longer; what must not have
-# happened is that it was found by one of the deadlines that would end the group anyway, the shortest being 30 s.
+# For the loss of a rank, which is promised to be noticed within 1 s. A busy machine may need longer, but the loss must not be
+# noticed only by one of the deadlines that would end the group anyway. The shortest of those is 30 s.
 NOTICED_S = 15
 
 POLL_S = 0.01
 
 
 def wait_until(what, condition, timeout_s):
-    """The first true value of condition(); AssertionError with `what` when none comes in time."""
+    """Returns the first true value of condition(); raises AssertionError with `what` when none comes in time."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -52,12 +52,12 @@ def make_prompt(tokens, seed):
 
 
 def tokens_for(release_tokens):
-    """How long a prompt takes these programs as much time as `release_tokens` take a release build: dense attention costs squares."""
+    """The prompt length that takes these programs as long as `release_tokens` take a release build. Dense attention is quadratic in it."""
     return int(release_tokens / SLOWDOWN ** 0.5)
 
 
 def free_ports(count):
-    """The first of `count` consecutive TCP ports that nobody has, below those the system hands out."""
+    """The first of `count` consecutive free TCP ports, below the range that the system hands out."""
     for first in range(20000 + os.getpid() % 8000, 32000, count):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(first, first + count):
@@ -67,7 +67,7 @@ def free_ports(count):
 
 
 def alive(pid):
-    """Runs, and is more than a zombie that waits for its parent."""
+    """Whether the process runs and is not a zombie that waits for its parent."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
@@ -76,7 +76,7 @@ def alive(pid):
 
 
 class InBackground:
-    """A call on a thread, with when it ended."""
+    """A call on its own thread, and the time at which it ended."""
 
     def __init__(self, call):
         self.result = self.ended_at = None
@@ -94,7 +94,7 @@ class InBackground:
 
 
 class StreamingDecode:
-    """millrace-decode beside a prefill: gets the events that a test passes on."""
+    """millrace-decode running during a prefill; it gets the events that a test passes on."""
 
     def __init__(self, *options, model=MODEL_DIR):
         self._process = subprocess.Popen(
@@ -102,20 +102,20 @@ class StreamingDecode:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def pass_on(self, name, data):
-        # One that has failed listens no more, and says why in the end.
+        # A decode node that has failed no longer reads; result() returns its reason.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"event: {name}\ndata: {json.dumps(data)}\n\n")
             self._process.stdin.flush()
 
     def wait_until_ready(self):
-        """Until its model is loaded."""
+        """Waits until its model is loaded."""
         for line in self._process.stderr:
             if "ready for events" in line:
                 return
         raise AssertionError("the decode node has ended")
 
     def result(self):
-        """Exit status, and what it prints or complains of. Its events stay open: that they end is not what ends it."""
+        """Exit status, with its output or its error text. The event stream stays open, so the node does not end because its events end."""
         self._process.wait(PATIENCE_S)
         out, err = self._process.communicate()
         return self._process.returncode, json.loads(out) if self._process.returncode == 0 else err
@@ -130,27 +130,27 @@ class StreamingDecode:
 
 
 class Service:
-    """A coordinator; groups and requests come and go by the methods below."""
-    address = "127.0.0.1"  # of the coordinator, and of its clients and groups
+    """A coordinator, and methods that start groups and send requests."""
+    address = "127.0.0.1"  # that the coordinator listens on, and its clients and groups connect to
     coordinator_options = ()
     byte_transfer_layers = "self,vader,tcp"  # Open MPI's, between ranks
-    coordinator_name = None  # by which groups know it; None: its address
+    coordinator_name = None  # the name by which groups reach it; None: its address
     mpirun_options = ()
     decode_command = (os.path.join(BIN_DIR, "millrace-decode"),)
-    rank_options = ""  # as text of a shell, which each rank's host expands
+    rank_options = ""  # shell text, which each rank's host expands
 
     def __init__(self, coordinator_options=(), group_options=(), admin_port=False):
-        """`admin_port`: where readiness is asked for instead, of a coordinator that asks for tokens or encrypts."""
+        """`admin_port`: whether to ask for readiness on a port of its own, for a coordinator that requires tokens or encrypts."""
         self._coordinator_options = [str(option) for option in coordinator_options]
         self._group_options = list(group_options)
         self._has_admin_port = admin_port
         self.directory = tempfile.TemporaryDirectory(prefix="millrace-e2e-")
-        # What ranks share memory by, and mpirun's session directories: one that is killed removes neither.
+        # The ranks' shared memory and mpirun's session directories. An mpirun that is killed removes neither.
         self.shared_memory = tempfile.TemporaryDirectory(prefix="millrace-e2e-", dir="/dev/shm")
         self.sessions = os.path.join(self.directory.name, "sessions")
         os.mkdir(self.sessions)
         self.groups = []
-        atexit.register(self.close)  # for a run that is ended in the middle of a test
+        atexit.register(self.close)  # in case the run is ended in the middle of a test
         self._ports_path = os.path.join(self.directory.name, "ports.json")
         self.http_port = self.group_port = 0
         self._start_coordinator()
@@ -168,7 +168,7 @@ class Service:
         self.probe_port = ports.get("admin_port", self.http_port)
 
     def restart_coordinator(self):
-        """As after a crash, on the same ports."""
+        """Restarts it on the same ports, as after a crash."""
         self.coordinator.kill()
         self.coordinator.wait(20)
         os.remove(self._ports_path)
@@ -176,8 +176,8 @@ class Service:
 
     def _start(self, name, command):
         log = open(os.path.join(self.directory.name, f"{name}.log"), "ab")
-        # Ranks share the cores: waiting threads must not spin away each other's time. A session of
-        # its own: signals of a test reach what they are meant for.
+        # Ranks share the cores, so waiting threads must not spin away each other's time. A session of
+        # its own makes a test's signals reach only the intended processes.
         environment = dict(os.environ, GOMP_SPINCOUNT="1000")
         with log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
@@ -187,15 +187,15 @@ class Service:
         return f"{self.coordinator_name or self.address}:{self.group_port}"
 
     def start_group(self, *options, tp=2, cp=1, sigkill_timeout_s=4, wait=True):
-        """mpirun with a grid of ranks; returns once the coordinator takes prompts for them, or at once. `options` are
-        names and values in turn."""
+        """Starts mpirun with a grid of ranks. Returns once the coordinator takes prompts for them, or at once without `wait`.
+        `options` are alternating names and values."""
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(tp * cp), "--mca", "pml", "ob1", "--mca", "btl",
                    self.byte_transfer_layers, "--mca", "btl_vader_backing_directory", self.shared_memory.name,
                    "--mca", "orte_tmpdir_base", self.sessions,
                    "--mca", "odls_base_sigkill_timeout", str(sigkill_timeout_s), *self.mpirun_options]
         if os.geteuid() == 0:
             command.append("--allow-run-as-root")
-        # Not through mpirun, which drops what its ranks print after it got a SIGTERM.
+        # Ranks do not print through mpirun, which drops their output once it has received SIGTERM.
         ranks_log = os.path.join(self.directory.name, "ranks.log")
         command += ["sh", "-c", f"exec \"$0\" \"$@\" {self.rank_options} >>'{ranks_log}' 2>&1"]
         settings = {"--model": MODEL_DIR, "--tp": tp, "--cp": cp, "--coordinator": self._group_address(),
@@ -214,7 +214,7 @@ class Service:
         return group
 
     def ranks(self, group_name=None):
-        """Process ids of this service's ranks, or of one group's, whatever became of their mpirun; by rank."""
+        """{rank: process id} of this service's ranks, or of one group's, whether or not their mpirun still runs."""
         found = {}
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
@@ -226,13 +226,13 @@ class Service:
                     continue
                 with open(f"/proc/{pid}/environ", "rb") as file:
                     variables = dict(entry.partition("=")[::2] for entry in file.read().decode(errors="replace").split("\0"))
-                # The environment of one that just died reads as empty.
+                # The environment of a process that just died reads as empty.
                 if alive(pid) and "OMPI_COMM_WORLD_RANK" in variables:
                     found[int(variables["OMPI_COMM_WORLD_RANK"])] = int(pid)
         return found
 
     def job_records(self):
-        """What ranks wrote down of their jobs (comm/mpi/job_record.h), of all groups that this service ever had, on any host."""
+        """The job records (comm/mpi/job_record.h) of the ranks of all groups that this service ever had, on any host."""
         found = []
         for path in glob.glob(f"/dev/shm/millrace-job.{os.geteuid()}.*"):
             with contextlib.suppress(OSError), open(path) as file:
@@ -244,11 +244,11 @@ class Service:
         os.kill(self.ranks()[rank], signal.SIGKILL)
 
     def connection(self, timeout_s, port=None):
-        """To the port for clients, or another one."""
+        """A connection to the port for clients, or to another port."""
         return http.client.HTTPConnection(self.address, port or self.http_port, timeout=timeout_s)
 
     def request(self, method, path, body=None, timeout_s=PATIENCE_S):
-        """(status, headers, parsed JSON or text). `body`: its JSON, or what to make JSON of."""
+        """(status, headers, parsed JSON or text). `body`: JSON text, or an object to convert to JSON."""
         if body is not None and not isinstance(body, str):
             body = json.dumps(body)
         connection = self.connection(timeout_s)
@@ -272,11 +272,11 @@ class Service:
 
     @staticmethod
     def prefill_body(prompt, **fields):
-        """Of a prompt that is computed whole, unless it says otherwise: tests send the same ones over and over."""
+        """The body for a prompt that bypasses the cache by default, because tests send the same prompts over and over."""
         return {"model": "fixture", "prompt_token_ids": prompt["prompt_token_ids"], "lease_ms": 60000, "cache": "off", **fields}
 
     def prefill_events(self, prompt, **fields):
-        """The server-sent events of a streamed request, as they come: (name, data)."""
+        """Yields the server-sent events of a streamed request as they arrive: (name, data)."""
         connection = self.connection(PATIENCE_S)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/prefill", json.dumps(self.prefill_body(prompt, stream=True, **fields)),
@@ -292,14 +292,14 @@ class Service:
                     yield name, json.loads(value)
 
     def unread_by_groups(self):
-        """Bytes that the coordinator has sent to groups and that wait to be read; the most of any connection."""
+        """Bytes that the coordinator has sent to a group and that the group has not read yet; the maximum over all connections."""
         with open("/proc/net/tcp") as file:
             fields = [line.split() for line in file.readlines()[1:]]
         return max((int(field[4].split(":")[1], 16) for field in fields
                     if int(field[2].rsplit(":", 1)[1], 16) == self.group_port and field[3] == "01"), default=0)
 
     def layers_done(self, request_id):
-        """Of a request that runs, else -1."""
+        """The number of layers done of a running request, else -1."""
         status, _, body = self.get(f"/v1/prefill/{request_id}")
         return body["progress"]["layers_done"] if status == 200 and body["status"] == "running" else -1
 
@@ -311,7 +311,7 @@ class Service:
         wait_until(f"layer {count} of {request_id}", started, PATIENCE_S)
 
     def decode(self, response, *options, model=MODEL_DIR, max_tokens=4, **environment):
-        """What millrace-decode prints for a prefill response."""
+        """(exit status, output or error text) of millrace-decode for a prefill response."""
         path = os.path.join(self.directory.name, "response.json")
         with open(path, "w") as file:
             json.dump(response, file)
@@ -328,7 +328,7 @@ class Service:
         return text
 
     def close(self):
-        """Ends everything at once; an orderly end is what tests ask for themselves."""
+        """Kills everything. Tests that want an orderly end ask for it themselves."""
         for process in [*self.groups, self.coordinator]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

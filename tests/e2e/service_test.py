@@ -13,14 +13,14 @@ import unittest
 from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCase, free_ports, make_prompt, tokens_for, wait_until
 
 SHORT = make_prompt(1024, seed=1)
-# Long enough to do something in the middle, and long enough to break something without haste.
+# Long enough for a test to act in the middle of it, and to break something without haste.
 MEDIUM = make_prompt(tokens_for(4096), seed=2)
 LONG = make_prompt(tokens_for(16384), seed=3)
 
 
 class DecodeTestCase(ServiceTestCase):
     def check_decoded(self, transport, *options):
-        """Prefills, pulls over this transport alone, and generates."""
+        """Prefills, pulls over this transport only, and generates."""
         status, _, response = self.service.prefill(SHORT)
         self.assertEqual(status, 200, response)
         self.assertEqual(response["num_tokens"], 1024)
@@ -55,7 +55,7 @@ class KvTransportTest(DecodeTestCase):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=kv",
                         "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-keyout", key, "-out", certificate], check=True,
                        capture_output=True)
-        # It signs itself, and so does for the decode node as well.
+        # The certificate is self-signed, so it also serves as the CA, and for the decode node.
         self.service.start_group("--kv-tls-cert", certificate, "--kv-tls-key", key, "--kv-tls-ca", certificate)
         self.check_decoded("tcp", "--kv-tls-ca", certificate, "--kv-tls-cert", certificate, "--kv-tls-key", key)
         _, _, response = self.service.prefill(SHORT)
@@ -66,7 +66,7 @@ class KvTransportTest(DecodeTestCase):
 
 
 class ServingTest(DecodeTestCase):
-    """One service for all tests: none of them leaves it changed."""
+    """One service for all tests; none of them leaves it changed."""
 
     @classmethod
     def setUpClass(cls):
@@ -79,7 +79,7 @@ class ServingTest(DecodeTestCase):
         self.show_logs_of_failure(self.service)
 
     def wait_for_sample(self, metric, at_least):
-        """A sample of the group, by name and labels; samples come with heartbeats."""
+        """Waits for a sample of the group. `metric` is its name and labels; samples come with heartbeats."""
         def reached():
             _, _, text = self.service.get("/metrics")
             found = re.search(rf'^{metric}[^}}]*\}} (\S+)$', text, re.M)
@@ -261,7 +261,7 @@ class TroubleTest(ServiceTestCase):
 
 
 class HeldUpTest(ServiceTestCase):
-    """What a busy machine does to a process, by SIGSTOP and SIGCONT."""
+    """Imitates with SIGSTOP and SIGCONT what a busy machine does to a process."""
 
     def setUp(self):
         self.service = Service()
@@ -276,7 +276,7 @@ class HeldUpTest(ServiceTestCase):
         self.service.wait_for_layers("late")
         rank = self.service.ranks()[0]
         os.kill(rank, signal.SIGSTOP)
-        # Eight heartbeats of 8 bytes and more: two seconds without a word of the group's own.
+        # Eight heartbeats of at least 8 bytes: two seconds in which the group itself sends nothing.
         wait_until("unread heartbeats", lambda: self.service.unread_by_groups() >= 64, 60)
         os.kill(rank, signal.SIGCONT)
         status, _, body = post.wait(PATIENCE_S)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Short prompts side by side, each on one context-parallel rank of a group: answers, caches, and ranks that are lost meanwhile."""
+"""Short prompts side by side, each on one context-parallel rank of a group: answers, caches, and the loss of a rank meanwhile."""
 import contextlib
 import os
 import re
@@ -11,10 +11,10 @@ from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCas
 
 SHORTS = [make_prompt(tokens, seed=seed) for seed, tokens in enumerate((1024, 768, 896, 640), start=11)]
 LONGER = make_prompt(tokens_for(6000), seed=21)
-# Takes a lane long enough to break something meanwhile, and on a busy machine not so long that it would not be given to one.
+# Occupies a lane long enough to break something meanwhile, but is short enough to be given to a lane even on a busy machine.
 BREAKABLE = make_prompt(tokens_for(3000), seed=23)
 LONG = make_prompt(tokens_for(16384), seed=22)
-# Caches are pulled when the slowest of a test's prompts is done, on a busy machine minutes later.
+# Caches are pulled once the slowest of a test's prompts is done, which on a busy machine is minutes later.
 LEASE_MS = 1800000
 LAYER_TIMEOUT_S = 10
 
@@ -37,7 +37,7 @@ class SideBySideTestCase(ServiceTestCase):
         return body["status"] if status == 200 else None
 
     def keep_busy(self):
-        """A prompt that runs until what is posted next waits behind it."""
+        """Starts a prompt that runs long enough for the next posts to wait behind it."""
         post = self.post(LONGER, "busy")
         wait_until("the start of the first prompt", lambda: self.status_of("busy") == "running", PATIENCE_S)
         return post
@@ -46,7 +46,7 @@ class SideBySideTestCase(ServiceTestCase):
         return int(re.search(r"^millrace_side_by_side_total (\d+)$", self.service.get("/metrics")[2], re.M)[1])
 
     def check(self, post, prompt):
-        """The answer, and that a decode node generates from the cache what it should; the response."""
+        """Checks the answer, and that a decode node generates the right tokens from the cache. Returns the response."""
         status, _, response = post.wait(PATIENCE_S)
         self.assertEqual(status, 200, response)
         self.assertEqual(response["first_token_id"], prompt["answer_token_ids"][0])
@@ -56,7 +56,7 @@ class SideBySideTestCase(ServiceTestCase):
         return response
 
     def run_two_in_lanes(self, post=None):
-        """Two that have begun and take a while."""
+        """Returns the posts of two prompts that have begun and take a while."""
         busy = self.keep_busy()
         posts = [(post or self.post)(BREAKABLE, request_id) for request_id in ("one", "two")]
         wait_until("both to wait", lambda: self.status_of("one") == self.status_of("two") == "queued" or busy.ended_at, PATIENCE_S)
@@ -150,7 +150,7 @@ class LostCoordinatorTest(SideBySideTestCase):
         self.service.restart_coordinator()
         wait_until("the end of both", lambda: self.service.logs().count("was cancelled while it ran side by side") == 2, PATIENCE_S)
         self.check(self.post(SHORTS[0], "after"), SHORTS[0])
-        # That of the prompt before them, of which the group has told, and of the one after.
+        # The lease of the prompt before them, which the group has reported, and that of the prompt after them.
         wait_until("two leases", lambda: self.num_leases() == 2, PATIENCE_S)
         self.assertEqual([self.status_of(request_id) for request_id in ("busy", "one", "two")], ["done", None, None])
 
@@ -174,7 +174,7 @@ class LostRankTest(SideBySideTestCase):
         self.service.start_group("--threads", 1, "--preempt-tokens", 0, "--layer-timeout-s", LAYER_TIMEOUT_S, **self.GRID)
         posts = self.run_two_in_lanes()
         os.kill(self.service.ranks()[1], signal.SIGSTOP)
-        # The other lane ends first; then the rank has been silent for long, or is soon.
+        # The other lane ends first; by then the rank has been silent for long enough, or soon will be.
         self.expect_both_lost(posts, time.monotonic(), LAYER_TIMEOUT_S + NOTICED_S + 60)
         self.assertIn("rank 1", self.service.logs())
         self.expect_a_new_group_serves()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prompts as text: a real coordinator, ranks and tokenizers, beside Hugging Face's library in this process as the reference."""
+"""Prompts as text: a real coordinator, ranks and tokenizers, with Hugging Face's library in this process as the reference."""
 import contextlib
 import hashlib
 import http.client
@@ -50,7 +50,7 @@ def directory_of(name, tokenizer):
 
 
 def byte_level(vocab_size):
-    """As GPT-2's, Llama 3's and Qwen's: BPE over bytes, trained here."""
+    """A tokenizer like GPT-2's, Llama 3's and Qwen's: BPE over bytes, trained here."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -58,13 +58,13 @@ def byte_level(vocab_size):
     words = ["".join(source.choice("etaoinshrdlu") for _ in range(source.randint(2, 9))) for _ in range(vocab_size)]
     tokenizer.train_from_iterator([" ".join(words), "日本語 テキスト 😀 ünïcödé " * 20], trainers.BpeTrainer(
         vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<|endoftext|>"], show_progress=False))
-    # A limit for others to keep, which a prompt must not be cut at.
+    # This limit is for other programs; a prompt must not be cut at it.
     tokenizer.enable_truncation(16)
     return tokenizer
 
 
 def byte_fallback():
-    """As Llama 2's and Mistral's: BPE over characters with a blank before each word, bytes for what it does not know, and <s> first."""
+    """A tokenizer like Llama 2's and Mistral's: BPE over characters with a blank before each word, bytes for unknown text, and <s> first."""
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{byte:02X}>": 3 + byte for byte in range(256)}}
     merges = [("▁", "h"), ("e", "l"), ("l", "o"), ("▁", "w"), ("o", "r"), ("▁w", "or")]
     for token in [*"▁abcdefghijklmnopqrstuvwxyzHW,.", *(first + second for first, second in merges)]:
@@ -86,7 +86,7 @@ def digest(token_ids):
 
 
 def tokenizer_pids(service):
-    """Of the coordinator's children."""
+    """Process ids of the tokenizers among the coordinator's children."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
@@ -122,7 +122,7 @@ class TextTestCase(ServiceTestCase):
             return response.status, json.loads(response.read())
 
     def assert_tokens(self, text, **fields):
-        """That the prompt that was run is the library's."""
+        """Checks that the tokens of the prompt that was run are the library's."""
         ids = self.library.encode(text, add_special_tokens=fields.get("add_special_tokens", True)).ids
         status, _, answer = self.complete(text, **fields)
         self.assertEqual(status, 200, answer)
@@ -131,7 +131,7 @@ class TextTestCase(ServiceTestCase):
 
 
 class FixtureTest(TextTestCase):
-    """The model answers questions, so a wrong token anywhere would show."""
+    """The model answers questions, so one wrong token anywhere would show."""
 
     def setUp(self):
         self.text = self.library.decode(SHORT["prompt_token_ids"], skip_special_tokens=True)
@@ -225,11 +225,11 @@ class FixtureTest(TextTestCase):
 
 
 class FollowingTextTest(unittest.TestCase):
-    """What a token adds to a prompt, by the program of the tokenizer's process: parts of characters, and blanks."""
+    """What a token adds to a prompt's text, as the tokenizer's program computes it: parts of characters, and blanks."""
 
     @classmethod
     def setUpClass(cls):
-        path = list(sys.path)  # the program takes its own folder out
+        path = list(sys.path)  # the program removes its own folder from it
         sys.path.insert(0, os.path.join(HERE, "..", "..", "tokenizer"))
         try:
             import millrace_tokenizer
@@ -269,7 +269,7 @@ class NastyTextTestCase:
                 self.assert_tokens(text)
 
     def test_a_megabyte_of_one_character_is_answered_and_the_service_goes_on(self):
-        # More tokens than the group takes, which only who has counted them knows.
+        # More tokens than the group takes, which shows only once they are counted.
         text = "a" * 2**20
         count = len(self.library.encode(text).ids)
         status, _, answer = self.complete(text)
@@ -335,7 +335,7 @@ class TroubleTest(TroubleTestCase):
         os.kill(pid, signal.SIGSTOP)
         connection = http.client.HTTPConnection("127.0.0.1", self.service.http_port, timeout=PATIENCE_S)
         connection.request("POST", "/v1/completions", json.dumps({"model": "fixture", "prompt": " daze"}))
-        # At once, and not only what it sends: that alone says nothing of whether it listens.
+        # Resets the connection. Closing only its sending side would not say whether the client still listens.
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
         wait_until("the cancellation", lambda: 'outcome="refused",reason="cancelled"} 1' in self.service.get("/metrics")[2], PATIENCE_S)
@@ -357,7 +357,7 @@ class HangTest(TroubleTestCase):
 
 
 class StartTest(unittest.TestCase):
-    """What a coordinator refuses, with the file and the reason."""
+    """What a coordinator refuses at start, with the file and the reason."""
 
     def start(self, *more):
         done = subprocess.run([os.path.join(BIN_DIR, "millrace-coordinator"), "--http-port", "0", "--group-port", "0", *more],

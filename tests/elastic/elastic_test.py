@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/calibrate on a small random Llama: influence beside finite differences, the integer program beside all choices, the plan in millrace-batch.
+"""tools/calibrate on a small random Llama: influence against finite differences, the integer program against all choices, the plan in millrace-batch.
 
 Run by tests/engines/run, which has torch, transformers and highspy. Exit status 77 without them; with MILLRACE_ENGINES=required that is an error.
 """
@@ -50,14 +50,14 @@ def make_prompt(num_tokens, seed):
 
 
 class ExplicitModel:
-    """The same model in double precision with attention written out: the weights of each layer can be kept, and moved by what a test adds."""
+    """The same model in double precision with explicit attention. It keeps each layer's attention weights, and a test can change them."""
 
     def __init__(self, directory):
         self.added, self.kept = {}, {}
         ALL_ATTENTION_FUNCTIONS.register("explicit", self._attention)
         self._model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, attn_implementation="explicit")
         for module in self._model.modules():
-            if type(module).__name__ == "LlamaRMSNorm":  # rounds to float32 whatever the model is
+            if type(module).__name__ == "LlamaRMSNorm":  # Transformers' version rounds to float32 whatever the model's dtype
                 module.forward = lambda x, norm=module: norm.weight * x * (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
 
     def _attention(self, module, query, key, value, mask, scaling, **_):
@@ -82,7 +82,7 @@ class ExplicitModel:
 
 
 def without(weights, key):
-    """A row of attention once `key` is masked, less what it was."""
+    """The change of a row of attention when `key` is masked."""
     masked = weights.clone()
     masked[key] = 0
     return masked / masked.sum() - weights
@@ -121,7 +121,7 @@ class InfluenceTest(unittest.TestCase):
                     losses.append(self.explicit.loss(self.prompt).item())
             self.explicit.added = {}
             measured = (losses[0] - losses[1]) / (2 * step)
-            # What the third derivative leaves at that step, and rounding.
+            # The third derivative's contribution at that step, and rounding.
             self.assertAlmostEqual(measured, self.first_order(layer, head, row, key), delta=1e-6 + 1e-3 * abs(measured))
 
     def test_influence_is_the_sum_of_what_each_masked_position_changes(self):
@@ -131,7 +131,7 @@ class InfluenceTest(unittest.TestCase):
                 for key in range(64, row + 1):
                     expected[layer, head, row - key] += abs(self.first_order(layer, head, row, key))
         self.assertGreater(expected.max(), 1e-4)
-        # float32 against double: each position's error is a few roundings of numbers of its row's size, a thousandth of the sums here.
+        # float32 against double: each position's error is a few roundings of numbers of its row's size, which is a thousandth of the sums here.
         torch.testing.assert_close(self.model.influence(self.prompt), expected, rtol=2e-3, atol=1e-3 * expected.max().item())
 
     def test_two_runs_give_the_same_bits(self):
@@ -217,7 +217,7 @@ class CommandTest(unittest.TestCase):
         return os.path.join(self.directory, name)
 
     def run_tool(self, output, *options, model=None):
-        """Exit status, output, errors."""
+        """Exit status, output and error text."""
         done = subprocess.run([sys.executable, TOOL, "--model", model or self.model, "--input", self.path("prompts.jsonl"), "--lengths", "512,1024",
                                "--validate", "768", "--density", "0.75", "--output", self.path(output), "--threads", "2", *options],
                               capture_output=True, text=True, timeout=300)
@@ -233,7 +233,7 @@ class CommandTest(unittest.TestCase):
         patterns = json.loads(self.plan("plan.json"))
         done = subprocess.run([os.path.join(BIN_DIR, "millrace-batch"), "--model", self.model, "--device", "cpu", "--dtype", "float32", "--threads", "2",
                                "--crossover-tokens", "0", "--input", self.path("prompts.jsonl"), "--output", self.path("out"),
-                               # The last layer attends with all rows, as the others.
+                               # All rows attend in the last layer, as in the others.
                                "--head-plan", self.path("plan.json"), "--recall-by-head"], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(len(patterns["layers"]), LAYERS)

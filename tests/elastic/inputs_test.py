@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/calibrate without torch: rules and their density, prompts and what is refused in them, the plan's text."""
+"""tools/calibrate without torch: rules and their density, prompts and which of them are refused, the plan's text."""
 
 import json
 import os

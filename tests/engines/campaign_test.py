@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/engines/openai_campaign.py when something fails on its own side. Without an engine; standard library only."""
+"""bench/engines/openai_campaign.py when something fails on its own side. Needs no engine; standard library only."""
 import contextlib
 import io
 import os
@@ -19,7 +19,7 @@ ANSWER = [7, 8, 9, 10]
 
 
 def refuse(seeds, cause):
-    """make_prompt, which fails for some seeds."""
+    """A make_prompt that fails for some seeds."""
     def make(num_tokens, seed):
         if seed in seeds:
             raise cause
@@ -56,7 +56,7 @@ class EndlessPromptsTest(unittest.TestCase):
 
 class CampaignTest(unittest.TestCase):
     def load(self, seeds, aborts=0):
-        """(seeds of the prompts that were answered, what clients failed with, what was said), of 6 prompts by 2 clients."""
+        """Sends 6 prompts from 2 clients. Returns (seeds of the answered prompts, the clients' errors, the output)."""
         arguments = types.SimpleNamespace(prompts=6, concurrency=2, kills=0, aborts=aborts, limit_s=float("inf"), answer_tokens=4)
         server = types.SimpleNamespace(complete=lambda tokens, max_tokens: (200, ANSWER), abandon=lambda tokens, max_tokens, after: True)
         campaign = Campaign(arguments, None, server, EndlessPrompts(3, 3, refuse(seeds, LATE)))
@@ -73,7 +73,7 @@ class CampaignTest(unittest.TestCase):
         self.assertRegex(said, r"(?s)Traceback.*TimeoutExpired.*timed out after 60 seconds.*Traceback.*RuntimeError: no prompt of 3 tokens")
 
     def test_one_that_hangs_up_may_fail_as_well(self):
-        # The seeds of 6 prompts and one that is given up.
+        # The seeds of 6 prompts, and of one that is given up.
         answered, failures, _ = self.load(range(100, 107), aborts=1)
         self.assertEqual((answered, len(failures)), ([], 3))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""POST /v1/chat/completions: messages become the prompt that the model's chat template says, on a real coordinator and group."""
+"""POST /v1/chat/completions on a real coordinator and group: the model's chat template turns messages into the prompt."""
 import contextlib
 import hashlib
 import http.client
@@ -21,7 +21,7 @@ from service import BIN_DIR, MODEL_DIR, PATIENCE_S, Service, ServiceTestCase, ma
 SCRATCH = tempfile.TemporaryDirectory(prefix="millrace-chat-")
 SHORT = make_prompt(1024, seed=1)
 
-# Shows what it is given in the fixture's words.
+# A template that writes its inputs in the fixture's words.
 TEMPLATE = """{{- bos_token }}
 {%- for message in messages %}
   {%- if message['role'] == 'nobody' %}{{ raise_exception('no such role: nobody') }}{% endif %}
@@ -71,7 +71,7 @@ class ChatTest(ServiceTestCase):
         return self.service.request("POST", "/v1/chat/completions", {"model": "fixture", "messages": messages, "max_tokens": 1, **fields})
 
     def assert_prompt(self, text, messages, **fields):
-        """That the prompt that was run is `text` behind the one <bos> that the template writes."""
+        """Checks that the prompt that was run is `text` after the one <bos> that the template writes."""
         ids = self.library.encode("<bos>" + text, add_special_tokens=False).ids
         status, _, answer = self.chat(messages, **fields)
         self.assertEqual(status, 200, answer)
@@ -88,7 +88,7 @@ class ChatTest(ServiceTestCase):
         (choice,) = answer["choices"]
         self.assertEqual(choice["message"], {"role": "assistant", "content": self.answer})
         self.assertEqual((choice["token_ids"], choice["logprobs"], choice["finish_reason"]), (SHORT["answer_token_ids"][:1], None, "length"))
-        # The same prompt by its tokens.
+        # The same prompt as tokens.
         status, _, whole = self.service.request("POST", "/v1/completions", {"model": "fixture", "prompt": SHORT["prompt_token_ids"]})
         self.assertEqual((status, whole["kv_transfer_params"]["millrace"]["prompt_sha256"]),
                          (200, answer["kv_transfer_params"]["millrace"]["prompt_sha256"]))
@@ -105,7 +105,7 @@ class ChatTest(ServiceTestCase):
         self.assert_prompt(f" {one} {two}", [user], tools=[{"type": "function", "function": {"name": two, "parameters": {}}}])
         self.assert_prompt(f" {one} {three} {four}", [user], chat_template_kwargs={"word": three, "mark": four})
         self.assert_prompt(f" {one}", [user], chat_template_kwargs={"mark": four}, add_generation_prompt=False)
-        # Clients send a call's arguments as text.
+        # Clients send the arguments of a call as text.
         call = {"type": "function", "id": "c", "function": {"name": "f", "arguments": json.dumps({two: three})}}
         self.assert_prompt(f" {one} {two} {three}", [user, {"role": "assistant", "content": None, "tool_calls": [call]}])
         self.assert_prompt(f" {one}", [user], add_generation_prompt=False, continue_final_message=True)
@@ -149,7 +149,7 @@ class ChatTest(ServiceTestCase):
                 self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
                 self.assertIn(why, answer["error"]["message"])
         self.assertEqual(self.chat([{"role": "user", "content": "a" * (17 << 20)}])[0], 413)
-        # It is there for the next one.
+        # The tokenizer still serves the next request.
         self.assert_prompt(f" {self.words[0]}", [{"role": "user", "content": f" {self.words[0]}"}])
 
     def test_templates_cannot_leave_their_sandbox(self):

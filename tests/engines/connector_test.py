@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What MillraceConnector decides without an engine: options, versions, models; its place in vLLM's interface; and where a cache in 8-bit floats
-lands."""
+"""MillraceConnector without an engine: what it decides about options, versions and models, how it fits vLLM's interface, and where it puts a
+cache in 8-bit floats."""
 import http.server
 import inspect
 import json
@@ -88,7 +88,7 @@ class FailuresTest(unittest.TestCase):
 
 
 class FakePrefill:
-    """Events and coordinator of one prefill: what was done with them, in order. It ends when somebody waits for that."""
+    """The events and the coordinator of one prefill, which record the calls in order. The prefill ends when somebody waits for its end."""
 
     def __init__(self):
         self.error, self.ended, self.calls = None, self, []
@@ -119,14 +119,14 @@ def scheduler_side(**options):
 
 
 def prompt_request():
-    """As vLLM's scheduler has one."""
+    """A request as vLLM's scheduler has it."""
     return types.SimpleNamespace(request_id="vllms", num_prompt_tokens=2048, prompt_token_ids=[0] * 2048, kv_transfer_params=None, prompt_embeds=None,
                                  mm_features=(), lora_request=None, pooling_params=None, resumable=False, skip_reading_prefix_cache=False,
                                  num_preemptions=0, num_output_tokens=0, cache_salt=None)
 
 
 class Offers(http.server.BaseHTTPRequestHandler):
-    """A coordinator that has a model, and refuses all prompts. Its server's `asked` is what came."""
+    """A coordinator that has a model and refuses all prompts. Its server records the requests in `asked`."""
 
     def do_GET(self):
         self.server.asked.append(f"GET {self.path.partition('?')[0]}")
@@ -154,7 +154,7 @@ class Offers(http.server.BaseHTTPRequestHandler):
 
 class OfferTest(unittest.TestCase):
     def asked(self, cache_salt=None, **offer):
-        """What the coordinator with this model was asked for one prompt, and why that is vLLM's in the end."""
+        """What a coordinator with this model is asked for one prompt, and why that prompt is left to vLLM."""
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Offers)
         server.offer, server.asked = {"id": "fixture", "num_layers": 5, "dtype": "bfloat16", "vocab_size": 2048, **offer}, []
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -189,7 +189,7 @@ class OfferTest(unittest.TestCase):
         self.assertNotIn("cache_salt", self.fields)
 
     def test_prompts_of_one_salt_alone_share_cached_pages(self):
-        self.asked(cache_salt="tenant Ä")  # any text: sent in a form that the coordinator takes
+        self.asked(cache_salt="tenant Ä")  # any text; it is sent in a form that the coordinator accepts
         one = self.fields["cache_salt"]
         self.assertRegex(one, "^[0-9a-f]{64}$")
         self.asked(cache_salt="tenant B")
@@ -220,7 +220,7 @@ class EventStreamTest(unittest.TestCase):
 
 class OwnCacheTest(unittest.TestCase):
     def promised(self, cache_dtype, dtype, quant_mode):
-        """What a vLLM that keeps its KV cache so is promised for a prompt, whether that is prefilled, and what it logs."""
+        """For a vLLM with such a KV cache: what it is promised for a prompt, whether the prompt is prefilled, and what is logged."""
         spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=128, dtype=dtype, kv_quant_mode=quant_mode)
         config = vllm_config(kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config=GIVEN, is_kv_consumer=True),
                              parallel_config=types.SimpleNamespace(), cache_config=types.SimpleNamespace(cache_dtype=cache_dtype))
@@ -242,7 +242,7 @@ class OwnCacheTest(unittest.TestCase):
 
 
 class LandingTest(unittest.TestCase):
-    """The second of vLLM's two ranks takes the second kv head of tokens 32 to 99 of a cache in 8-bit floats."""
+    """The second of vLLM's two ranks pulls the second kv head of tokens 32 to 99 of a cache in 8-bit floats."""
 
     NUM_LAYERS, NUM_HEADS, HEAD_DIM, NUM_TOKENS = 3, 2, 8, 100
     FIRST_TOKEN, BLOCK_TOKENS, KERNEL_TOKENS, NUM_BLOCKS = 32, 32, 16, 9
@@ -253,19 +253,19 @@ class LandingTest(unittest.TestCase):
     def setUp(self):
         numbers = torch.Generator().manual_seed(1)
         codes = torch.randint(0, 256, (self.NUM_LAYERS, 2, self.NUM_HEADS, self.NUM_TOKENS, self.HEAD_DIM), generator=numbers, dtype=torch.uint8)
-        codes[codes & 0x7F == 0x7F] = 0  # no number
+        codes[codes & 0x7F == 0x7F] = 0  # replaces NaNs
         self.codes = codes
 
     @staticmethod
     def e4m3(code):
-        """By the table of the format: sign, 4 bits of exponent with bias 7, 3 of mantissa."""
+        """The value of a code: sign, 4 bits of exponent with bias 7, 3 bits of mantissa."""
         exponent, mantissa = code >> 3 & 15, code & 7
         magnitude = math.ldexp(mantissa, -9) if exponent == 0 else math.ldexp(8 + mantissa, exponent - 10)
         return -magnitude if code & 0x80 else magnitude
 
     def pull(self, manifest, layers, block_ids, *, timeout_s, first_layer=0, first_kv_head=0, first_token=0, num_tokens=None, feed=None,
              decode_float8=False):
-        """As Client.pull: what it refuses, and numbers where they belong."""
+        """Like Client.pull: refuses what that refuses, and writes the numbers where they belong."""
         if not decode_float8:
             raise MillraceError("unsupported", "nothing is decoded unless the request says so")
         for layer, halves in enumerate(layers, first_layer):
@@ -277,11 +277,11 @@ class LandingTest(unittest.TestCase):
         return mock.Mock(**{"stats.return_value": {"bytes": 0, "seconds": 0.0}})
 
     def landed(self, dtype, staged):
-        """vLLM's caches after the load, and what was brought into the order of the CPU's attention: (layer, ids)."""
+        """vLLM's caches after the load, and the (layer, ids) that were reordered for the CPU's attention."""
         name = str(dtype).removeprefix("torch.")
         shape = ModelShape(self.NUM_LAYERS, self.NUM_HEADS, self.HEAD_DIM, name, 2048)
         row = 2 * self.HEAD_DIM * dtype.itemsize
-        # Pieces of two kernel blocks.
+        # Each piece has two kernel blocks.
         options = Options.parse({**GIVEN, "staging_bytes": 2 * 2 * self.KERNEL_TOKENS * row})
         worker = worker_side.WorkerSide(options, shape, self.BLOCK_TOKENS, tp_size=2, tp_rank=1)
         self.addCleanup(worker.close)

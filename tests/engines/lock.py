@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes requirements.txt: every package of requirements.in and all that they need, one version each, with hashes.
+"""Writes requirements.txt: every package of requirements.in and all that they require, in one version each, with hashes.
 
     lock.py /usr/bin/python3.11 python3.12
 
-The first interpreter decides about versions; hashes are of what all of them would install on this kind of machine."""
+The first interpreter decides on the versions. The hashes are of all files that the interpreters would install on this kind of machine."""
 import json
 import os
 import subprocess
@@ -23,7 +23,7 @@ def asked_for():
 
 
 def resolved(python, packages, *options):
-    """(name, version) of each, with its hash."""
+    """Yields ((name, version), hash) of each package that pip would install."""
     report = subprocess.run([python, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", "-",
                              *options, *packages], check=True, stdout=subprocess.PIPE).stdout
     for item in json.loads(report)["install"]:

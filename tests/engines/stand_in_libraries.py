@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Lets PyPI's CUDA build of torch be imported on a CPU without the 2 GB of NVIDIA's wheels: for every library that it links and that is not
-there, writes one beside libtorch whose functions abort. libcudart alone is the real one.
+"""Lets PyPI's CUDA build of torch be imported on a CPU without the 2 GB of NVIDIA's wheels. For every library that it links and that is missing,
+writes a library next to libtorch whose functions abort. Only libcudart is the real one.
 
     stand_in_libraries.py SITE_PACKAGES"""
 import collections
@@ -12,15 +12,15 @@ import sys
 import tempfile
 
 CUDART = "libcudart.so.13"
-# Of imports without a version, which name no library: by what their names begin with.
+# Imports without a version do not name their library, which is found by the prefix of their names.
 BY_PREFIX = [("libnccl.so.2", r"p?nccl"), ("libcufile.so.0", r"cuFile"), ("libcurand.so.10", r"curand"), ("libcusparseLt.so.0", r"cusparseLt"),
              ("libnvshmem_host.so.3", r"nvshmem"), ("libcufft.so.12", r"cufft"), ("libcusolver.so.12", r"cusolver")]
-# Only what is loaded where there is a GPU links it, and a machine that has it is taken for one.
+# Only code that is loaded on machines with a GPU links it, and a machine that has it is taken to have a GPU.
 LEFT_OUT = {"libcuda.so.1"}
 
 
 def imports(path):
-    """(libraries of NVIDIA that a file needs, {library: {version: functions}})"""
+    """Returns (the NVIDIA libraries that a file needs, {library: {version: functions}})."""
     text = subprocess.run(["readelf", "-W", "-d", "--dyn-syms", "-V", path], capture_output=True, text=True, check=False).stdout
     needed = [name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", text) if re.match(r"lib(cu|nccl|nv)", name) and name != CUDART]
     library_of, library = {}, None

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A cache prefilled by Millrace in a transformers model: the numbers and the answer that the model's own prefill gives."""
+"""A cache prefilled by Millrace in a transformers model gives the numbers and the answer of the model's own prefill."""
 import os
 import signal
 import sys
@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 sys.path.insert(0, os.path.join(os.environ["MILLRACE_SOURCE_DIR"], "tests/e2e"))
 from service import MODEL_DIR, Service, ServiceTestCase, make_prompt  # noqa: E402
 
-# transformers rounds the angles of the rotary embedding to float32: up to 999 radians, 3e-5 of a radian, on keys of up to 20; and the error
-# goes on through the layers. A key of another position is off by more than 1.
+# transformers rounds the angles of the rotary embedding to float32: for angles up to 999 radians that is 3e-5 of a radian, on keys of up to 20,
+# and the error propagates through the layers. A key of another position is off by more than 1.
 TOLERANCE = 5e-3
 
 

@@ -1,4 +1,4 @@
-"""MillraceConnector with what a test asks for by files in a folder, which worker processes see as well."""
+"""MillraceConnector with the trouble that a test requests by files in a folder, which worker processes see as well."""
 import dataclasses
 import json
 import os
@@ -7,8 +7,8 @@ import time
 from millrace_kv.connector import MillraceConnector
 from vllm.distributed.device_communicators import shm_broadcast
 
-# vLLM's ranks read their scheduler's queue in a loop that only yields, as it should where each has a core. Two of them on two cores
-# keep a group's ranks from running for tens of seconds (Linux 6.18).
+# vLLM's ranks read their scheduler's queue in a loop that only yields, which is right if each has a core of its own. On two cores, two such
+# ranks keep a group's ranks from running for tens of seconds (Linux 6.18).
 shm_broadcast.sched_yield = lambda: time.sleep(0.0005)
 
 DIRECTORY = os.environ["MILLRACE_TROUBLE_DIRECTORY"]
@@ -19,7 +19,7 @@ def path(name):
 
 
 def unscaled(manifest):
-    """That of a cache in 8-bit floats as if its scales were 1."""
+    """The manifest of a cache in 8-bit floats, changed as if its scales were 1."""
     fields = json.loads(manifest)
     for name in "k_scales", "v_scales":
         fields["layout"][name] = [1.0] * len(fields["layout"][name])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""vLLM, in this process and on a CPU, with MillraceConnector and a real group of TP 2 x CP 2: right answers, one computed token a prompt, and
-right answers after every kind of trouble. Once with a group whose cache is in 8-bit floats. MILLRACE_VLLM_TP: vLLM's own ranks (default 1)."""
+"""vLLM, in this process and on a CPU, with MillraceConnector and a real group of TP 2 x CP 2: right answers, one computed token per prompt, and
+right answers after every kind of trouble. One test has a group whose cache is in 8-bit floats. MILLRACE_VLLM_TP: vLLM's own ranks (default 1)."""
 import contextlib
 import itertools
 import os
@@ -15,7 +15,7 @@ from collections import Counter
 
 TP = int(os.environ.get("MILLRACE_VLLM_TP", "1"))
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Worker processes load the connector from here as well.
+# Worker processes load the connector from this folder as well.
 os.environ["PYTHONPATH"] = os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])
 sys.path[:0] = [HERE, os.path.join(os.environ["MILLRACE_SOURCE_DIR"], "tests/e2e")]
 # vLLM's worker processes import this file again.
@@ -28,15 +28,15 @@ os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1"
 
 from service import MODEL_DIR, Service, ServiceTestCase, make_prompt, wait_until  # noqa: E402
 
-# Left to itself, a group takes the type that is faster here, which need not be the engine's.
+# Without this option a group takes the type that is faster here, which need not be the engine's.
 GROUP = "--dtype", "bfloat16"
 MIN_TOKENS = 1000
 NUM_LAYERS = 5
-NEW_TOKENS = 6  # the record's four digits, and what comes after
+NEW_TOKENS = 6  # the record's four digits and two more
 RETRY_AFTER_S = 0.5
-# Of K and of V, by layer: what their largest magnitudes need on prompts like these, as calibration leaves them in a checkpoint.
+# The scales of K and of V by layer: what their largest magnitudes need on prompts like these, as calibration leaves them in a checkpoint.
 SCALES = (0.05, 0.03), (0.02, 0.01), (0.04, 0.015), (0.04, 0.03), (0.06, 0.06)
-LONG = 8192 if TP == 1 else 4096  # long enough to do something in the middle of it
+LONG = 8192 if TP == 1 else 4096  # long enough for a test to act during its prefill
 
 
 def prompt(num_tokens, seed):
@@ -44,7 +44,7 @@ def prompt(num_tokens, seed):
 
 
 def scaled_model(directory):
-    """The fixture as a checkpoint that has scales for its KV cache."""
+    """Makes a checkpoint of the fixture that has scales for its KV cache."""
     import torch
     from safetensors.torch import load_file, save_file
     model = os.path.join(directory, "scaled", "fixture")
@@ -56,7 +56,7 @@ def scaled_model(directory):
     return model
 
 
-# Nothing that a second rank changes.
+# For tests in which a second rank changes nothing.
 once = unittest.skipIf(TP > 1, "with one rank only")
 
 
@@ -71,7 +71,7 @@ def trouble(name):
 
 
 class Engine:
-    """vLLM, step by step, with what its scheduler had computed."""
+    """vLLM run step by step, with a count of the tokens that its scheduler had computed."""
 
     def __init__(self, coordinator, **options):
         from vllm import EngineArgs, LLMEngine
@@ -80,7 +80,7 @@ class Engine:
             tensor_parallel_size=TP, distributed_executor_backend="mp" if TP > 1 else "uni", disable_log_stats=False,
             kv_transfer_config={"kv_connector": "TroubleConnector", "kv_connector_module_path": "trouble_connector", "kv_role": "kv_consumer",
                                 "kv_connector_extra_config": {"coordinator": coordinator, "min_tokens": MIN_TOKENS, "retry_after_s": RETRY_AFTER_S,
-                                                              # Of other memory: two pieces of a few blocks.
+                                                              # Staging memory for two pieces of a few blocks.
                                                               "staging_bytes": 1 << 20,
                                                               **options}}))
         self.scheduler = self.engine.engine_core.engine_core.scheduler
@@ -104,7 +104,7 @@ class Engine:
         return request_id
 
     def finish(self, timeout_s=240):
-        """{request id: token ids} of all that were added."""
+        """Returns {request id: token ids} of all requests that were added."""
         answers, deadline = {}, time.monotonic() + timeout_s
         while self.engine.has_unfinished_requests() or self.scheduler.has_finished_requests():
             for output in self.engine.step():
@@ -120,7 +120,7 @@ class Engine:
             assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
 
     def answer(self, tokens, params=None):
-        """(token ids, how many tokens of the prompt vLLM computed)"""
+        """Returns (token ids, the number of the prompt's tokens that vLLM computed)."""
         before = self.total_scheduled()
         self.add(tokens, params)
         (answer,) = self.finish().values()
@@ -138,7 +138,7 @@ class Engine:
 
     @contextlib.contextmanager
     def only_free_blocks(self, count):
-        """Holds all other blocks, as requests of others would."""
+        """Holds all other blocks, as other users' requests would."""
         pool = self.scheduler.kv_cache_manager.block_pool
         held = pool.get_new_blocks(pool.get_num_free_blocks() - count)
         try:
@@ -170,7 +170,7 @@ class VllmTest(ServiceTestCase):
         self.addCleanup(self.show_logs_of_failure, self.service)
 
     def tearDown(self):
-        """No test leaves a block, a request or a lease behind."""
+        """Checks that the test has left no block, request or lease behind."""
         self.assertEqual(self.vllm.free_blocks(), self.all_blocks)
         self.assertEqual((self.vllm.connector._scheduler._remotes, self.vllm.connector._scheduler._left), ({}, set()))
         wait_until("the end of all leases", lambda: self.metric("millrace_active_leases") == 0, 30)
@@ -191,13 +191,13 @@ class VllmTest(ServiceTestCase):
                    if line.startswith("millrace_prefill_requests_total") and 'outcome="done"' in line)
 
     def own(self, tokens):
-        """vLLM's answer by its own prefill."""
+        """vLLM's answer from its own prefill."""
         answer, computed = self.vllm.answer(tokens, params=False)
         self.assertGreater(computed, 0)
         return answer
 
     def test_answers_are_vllms_own_and_one_token_of_each_prompt_is_computed(self):
-        # Multiples of pages (64) and blocks, and not.
+        # Some lengths are multiples of pages (64) and blocks, some are not.
         for num_tokens in (1024, 1500, 4096, 6001) if TP == 1 else (1500, 4096):
             with self.subTest(num_tokens=num_tokens):
                 record = make_prompt(num_tokens, seed=num_tokens)
@@ -210,7 +210,7 @@ class VllmTest(ServiceTestCase):
                 self.assertEqual(answer[:4], record["answer_token_ids"])
 
     def test_pulls_through_other_memory_bring_the_same(self):
-        """As on a GPU, in pieces that end within a cache."""
+        """Pulls through staging memory, as on a GPU, in pieces that end within a cache."""
         record = make_prompt(3001, seed=12)
         with trouble("staged"):
             answer, computed = self.vllm.answer(record["prompt_token_ids"])
@@ -218,7 +218,7 @@ class VllmTest(ServiceTestCase):
         self.assertEqual(answer, self.own(record["prompt_token_ids"]))
 
     def test_zeroed_pages_give_another_answer(self):
-        """The control: what the answers come from is what was pulled."""
+        """The control: answers come from what was pulled."""
         record = make_prompt(2048, seed=11)
         with trouble("zero"):
             answer, computed = self.vllm.answer(record["prompt_token_ids"])
@@ -229,14 +229,14 @@ class VllmTest(ServiceTestCase):
     def test_a_cache_in_8_bit_floats_comes_as_what_it_stands_for(self):
         self.end_group()
         type(self).group = self.service.start_group(*GROUP, "--model", scaled_model(self.service.directory.name), "--kv-cache-dtype", "fp8", cp=2)
-        self.addCleanup(self.end_group)  # the next test starts the usual one
+        self.addCleanup(self.end_group)  # the next test starts the usual group
         for num_tokens in (1500, 3001, 4096) if TP == 1 else (1500,):
             record = make_prompt(num_tokens, seed=num_tokens)
             for staged in (False, True) if TP == 1 else (False,):
                 with self.subTest(num_tokens=num_tokens, staged=staged), trouble("staged") if staged else contextlib.nullcontext():
                     answer, computed = self.vllm.answer(record["prompt_token_ids"])
                     self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 1))
-        # The control: the codes themselves are not what the answers come from.
+        # The control: answers do not come from the unscaled codes.
         with trouble("unscaled"):
             answer, computed = self.vllm.answer(record["prompt_token_ids"])
         self.assertEqual(computed, 1)
@@ -244,7 +244,7 @@ class VllmTest(ServiceTestCase):
 
     def test_a_pulled_request_that_vllm_preempts_ends_with_the_right_answer(self):
         block_tokens = self.vllm.scheduler.cache_config.block_size
-        # The first new token goes into the last block, the second needs another; of which there is none as long as the other request is there.
+        # The first new token goes into the last block. The second needs another block, and none is free while the other request runs.
         num_tokens = -(-1500 // block_tokens) * block_tokens - 1
         blocks = (num_tokens + 1) // block_tokens
         records = [make_prompt(num_tokens, seed=71 + n) for n in range(2)]
@@ -262,7 +262,7 @@ class VllmTest(ServiceTestCase):
                 self.vllm.step_until("both loads", lambda: self.vllm.num_loading() == 2)
             answers = self.vllm.finish()
         self.assertTrue(preempted)
-        # What follows the four digits may be a choice between equals in bfloat16, which another prefill, or another processor, makes otherwise.
+        # After the four digits, tokens may be equally likely in bfloat16, and another prefill or another processor may choose another one.
         self.assertEqual([answers[request][:4] for request in requests], [record["answer_token_ids"] for record in records])
 
     def test_prompts_at_once_get_their_own_answers(self):
@@ -272,7 +272,7 @@ class VllmTest(ServiceTestCase):
         expected = {self.vllm.add(record["prompt_token_ids"]): record["answer_token_ids"] for record in records}
         answers = self.vllm.finish()
         self.assertEqual(self.vllm.total_scheduled() - before, len(records) * NEW_TOKENS)
-        # Pulled while they were computed, and not cancelled for that.
+        # Pulling them during their prefills does not cancel the prefills.
         wait_until("the end of all prefills", lambda: self.done_prefills() - done == len(records), 30)
         self.assertEqual({request_id: answer[:4] for request_id, answer in answers.items()}, expected)
 
@@ -282,7 +282,7 @@ class VllmTest(ServiceTestCase):
         short, long = prompt(MIN_TOKENS - 1, seed=31), prompt(2048, seed=32)
         self.assertEqual(self.vllm.answer(short)[1], len(short))
         self.assertEqual(self.vllm.answer(long, params=False)[1], len(long))
-        # All but the last block, which is computed for its last token.
+        # All but the last block are cached; it is computed for its last token.
         self.assertLessEqual(self.vllm.answer(long)[1], 128)
         self.assertEqual(self.metric("millrace_prefill_requests_total"), requests)
 
@@ -325,11 +325,11 @@ class VllmTest(ServiceTestCase):
         self.assertEqual((answer[:4], computed), (record["answer_token_ids"], 1))
         self.assertTrue(posted.ended.wait(60))
         posted.check()
-        # That no lease is left is asked for after each test.
+        # tearDown checks that no lease is left.
 
     @once
     def test_a_router_that_knows_openai_only_gets_one_computed_token(self):
-        """The test is the router: it posts the prompt here, and passes the parameters of the answer on as they are."""
+        """The test is the router: it posts the prompt to Millrace and passes the answer's parameters on unchanged."""
         record = make_prompt(1500, seed=43)
         tokens = record["prompt_token_ids"]
         status, _, answer = self.service.request("POST", "/v1/completions", {
@@ -359,7 +359,7 @@ class VllmTest(ServiceTestCase):
         killer.join()
         self.assertEqual(answer[:4], record["answer_token_ids"])
         self.assertEqual(computed, LONG)
-        # The coordinator is there, and may have other groups.
+        # The coordinator still runs and may have other groups.
         self.assertEqual(self.vllm.connector._scheduler._shut_until, tried_again)
 
     def running_layers(self):
@@ -390,7 +390,7 @@ class VllmTest(ServiceTestCase):
         seeds = itertools.count(540)
 
         def pulled():
-            # vLLM keeps what it computed itself, and would not ask for it again.
+            # vLLM keeps what it computed itself and would not ask for it again, so each try has a new prompt.
             back = make_prompt(2048, seed=next(seeds))
             answer, computed = self.vllm.answer(back["prompt_token_ids"])
             self.assertEqual(answer[:4], back["answer_token_ids"])

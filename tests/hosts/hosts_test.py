@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A group over two hosts, its coordinator and a decode node on others, and what networks do: be slow, lose packets, fall silent,
-come back, give hosts other addresses. Hosts are network namespaces (network.py); skipped where they cannot be made."""
+"""A group over two hosts, with its coordinator and a decode node on others, while the network is slow, loses packets, falls silent,
+comes back or gives hosts other addresses. Hosts are network namespaces (network.py); tests are skipped where they cannot be made."""
 import os
 import signal
 import sys
@@ -85,7 +85,7 @@ class SlowNetworkTest(HostsTest):
         decoded = self.expect_decoded(response, "--transport", "auto")
         self.assertNotIn("same-host", decoded["bytes_by_transport"])
         self.assertNotIn("error", self.service.logs())
-        # What a process on host a may read of the rank there: else this test would pass with --kv-same-host off as well.
+        # A process on host a may read the memory of the rank there; without this check the test would pass with --kv-same-host off as well.
         self.service.decode_command = self.network.command(A, *self.service.decode_command[-1:])
         decoded = self.expect_decoded(response, "--transport", "auto")
         self.assertGreater(decoded["bytes_by_transport"]["same-host"], 0)
@@ -99,7 +99,7 @@ class SilentNetworkTest(HostsTest):
         self.report_lost("answered", post.ended_at - since)
 
     def report_lost(self, what, took_s):
-        """What is promised is some 5 s."""
+        """The promise is some 5 s."""
         print(f"  {what} after {took_s:.1f} s", flush=True)
         self.assertLess(took_s, NOTICED_S)
 
@@ -148,7 +148,7 @@ class SilentNetworkTest(HostsTest):
         post = self.running("cut-off")
         self.network.cut(COORDINATOR, A)
         links = self.network.between(COORDINATOR, A)
-        wait_until("lost heartbeats", lambda: sum(link.lost for link in links) >= 4, PATIENCE_S)  # one each 0.25 s
+        wait_until("lost heartbeats", lambda: sum(link.lost for link in links) >= 4, PATIENCE_S)  # one heartbeat every 0.25 s
         self.network.heal(COORDINATOR, A)
         status, _, body = post.wait(PATIENCE_S)
         self.assertEqual(status, 200, body)
@@ -162,7 +162,7 @@ class SilentNetworkTest(HostsTest):
         self.network.cut(COORDINATOR, A)
         self.expect_group_lost(post, time.monotonic())
         self.assertEqual(self.service.get("/ready")[0], 503)
-        self.expect_decoded(before)  # which needs no coordinator
+        self.expect_decoded(before)  # decoding needs no coordinator
         self.network.heal(COORDINATOR, A)
         wait_until("the group's return", lambda: self.service.get("/ready")[0] == 200, PATIENCE_S)
         self.assertEqual(self.service.get("/v1/prefill/kept")[2]["lease"]["state"], "active")

@@ -1,8 +1,8 @@
-"""Hosts as network namespaces, and the network between them as a thread that carries their packets.
+"""Hosts as network namespaces, with a thread as the network that carries packets between them.
 
 Every host has one interface, `net0`, whose other end is here (TUN), so delay, loss and silence can be set for each pair of hosts
-and changed at any time: a cut pair hears nothing of each other, no RST and no ICMP, as when a cable is pulled. It needs no
-qdisc of the kernel (netem is missing from many). Hosts have a hostname of their own and share everything else: files, processes,
+and changed at any time. A cut pair receives nothing from each other, no RST and no ICMP, as when a cable is pulled. No kernel
+qdisc is needed (many kernels lack netem). Hosts have a hostname of their own and share everything else: files, processes,
 /dev/shm.
 
 Needs root and /dev/net/tun; unavailable() says what is missing.
@@ -25,14 +25,14 @@ import time
 TUNSETIFF = 0x400454CA  # linux/if_tun.h
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 CLONE_NEWNET = 0x40000000
-MTU = 9000  # fewer packets for a switch in Python
+MTU = 9000  # means fewer packets for a switch in Python
 SUBNET = ipaddress.ip_network("10.213.0.0/24")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unavailable():
-    """Why there can be no hosts here; None if there can."""
+    """Why there can be no hosts here, or None if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if not os.path.exists("/dev/net/tun"):
@@ -47,7 +47,7 @@ def unavailable():
 
 @contextlib.contextmanager
 def inside(namespace):
-    """The calling thread is in that network namespace; what it opens there stays there."""
+    """Puts the calling thread into that network namespace; sockets that it opens there stay there."""
     with open("/proc/thread-self/ns/net") as own, open(f"/run/netns/{namespace}") as other:
         _enter(other)
         try:
@@ -72,7 +72,7 @@ class Link:
 
 
 class Network:
-    """`names` get the addresses .11, .12 and so on."""
+    """The hosts in `names` get the addresses .11, .12 and so on."""
 
     def __init__(self, *names):
         self.names = names
@@ -112,7 +112,7 @@ class Network:
         subprocess.run(["ip", "-n", self.namespace(name), *words], check=True)
 
     def move(self, name, number):
-        """The host has another address from now on, and no longer the one it had."""
+        """Replaces the host's address with another one."""
         address = str(SUBNET[number])
         self._ip(name, "address", "flush", "dev", "net0")
         self._ip(name, "address", "add", f"{address}/{SUBNET.prefixlen}", "dev", "net0")
@@ -123,7 +123,7 @@ class Network:
         self.name_hosts()
 
     def name_hosts(self):
-        """Every host knows the others as NAME.test (/etc/netns); known to what already runs, too."""
+        """Makes the others known to every host as NAME.test (/etc/netns), including processes that already run."""
         text = "127.0.0.1 localhost\n" + "".join(f"{address} {name}.test\n" for name, address in self.address.items())
         for name in self.names:
             os.makedirs(f"/etc/netns/{self.namespace(name)}", exist_ok=True)
@@ -146,7 +146,7 @@ class Network:
             link.cut = False
 
     def vanish(self, name):
-        """To all others."""
+        """Cuts the host off from all others."""
         for other in self.names:
             if other != name:
                 self.cut(name, other)
@@ -157,7 +157,7 @@ class Network:
                 self.heal(name, other)
 
     def command(self, name, *words):
-        """What runs `words` on that host: ip netns gives it the network, and what /etc/netns has for it."""
+        """The command line that runs `words` on that host: ip netns gives it the host's network and its files of /etc/netns."""
         return [os.path.join(os.path.dirname(os.path.abspath(__file__)), "on-host"), self.namespace(name), name, *map(str, words)]
 
     def connect(self, name, address, timeout_s):
@@ -174,7 +174,7 @@ class Network:
             while not self._stop:
                 timeout = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
                 for key, _ in selector.select(timeout):
-                    for _ in range(64):  # then the others
+                    for _ in range(64):  # then it is the others' turn
                         if key.data is None or (packet := self._read(key.fd)) is None:
                             break
                         to = self._route.get(packet[16:20])  # destination of an IPv4 header
@@ -198,11 +198,11 @@ class Network:
     def _read(end):
         try:
             return os.read(end, MTU)
-        except OSError:  # nothing there, or the interface is down
+        except OSError:  # no packet is there, or the interface is down
             return None
 
     def _write(self, name, packet):
-        with contextlib.suppress(OSError):  # a full queue, or an interface that is down, loses it, as in life
+        with contextlib.suppress(OSError):  # a full queue or an interface that is down loses the packet, as on a real network
             os.write(self._ends[name], packet)
 
     def close(self):

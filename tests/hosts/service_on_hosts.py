@@ -1,4 +1,4 @@
-"""The service of tests/e2e, with coordinator, ranks and decode nodes on hosts of their own."""
+"""The service of tests/e2e with its coordinator, ranks and decode nodes on separate hosts."""
 import contextlib
 import http.client
 import os
@@ -12,14 +12,14 @@ COORDINATOR, A, B, DECODE = "coordinator", "a", "b", "decode"
 
 
 class ServiceOnHosts(Service):
-    """mpirun runs on host a; ranks are dealt over a and b in turn."""
+    """mpirun runs on host a; ranks alternate between a and b."""
 
     def __init__(self):
         self.network = Network(COORDINATOR, A, B, DECODE)
         self.address = self.network.address[COORDINATOR]
         self.coordinator_name = f"{COORDINATOR}.test"
         self.decode_command = self.network.command(DECODE, os.path.join(BIN_DIR, "millrace-decode"))
-        # The address of the host that a rank is on, as its manifest and the other ranks need it.
+        # The address of the host that a rank runs on, which its manifest and the other ranks need.
         self.rank_options = "--kv-host \"$(hostname -I | cut -d ' ' -f 1)\""
         try:
             super().__init__()
@@ -32,7 +32,7 @@ class ServiceOnHosts(Service):
         hosts = [self.network.address[name] for name in (A, B)]
         return ["--host", ",".join(f"{host}:8" for host in hosts), "--map-by", "node",
                 "--mca", "plm_rsh_agent", os.path.join(HERE, "launch-agent"),
-                # An mpirun that cannot reach a host any more gives it up after this, in seconds.
+                # After these times, in seconds, mpirun gives up a host that it can no longer reach.
                 "--mca", "oob_tcp_keepalive_time", "2", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca", "oob_tcp_keepalive_probes", "3",
                 "--mca", "oob_tcp_if_include", "net0", "--mca", "btl_tcp_if_include", "net0"]
 
@@ -42,14 +42,14 @@ class ServiceOnHosts(Service):
         return super()._start(name, self.network.command(host, *command))
 
     def connection(self, timeout_s, port=None):
-        """From the decode node's host."""
+        """A connection from the decode node's host."""
         port = port or self.http_port
         connection = http.client.HTTPConnection(self.address, port, timeout=timeout_s)
         connection.sock = self.network.connect(DECODE, (self.address, port), timeout_s)
         return connection
 
     def move_coordinator(self, number):
-        """It is killed, and started again on a host of the same name with another address."""
+        """Kills the coordinator and starts it again on a host with the same name and another address."""
         self.coordinator.kill()
         self.coordinator.wait(20)
         os.remove(self._ports_path)
@@ -59,7 +59,7 @@ class ServiceOnHosts(Service):
 
     def close(self):
         super().close()
-        # What mpirun starts on another host is not in its process group.
+        # Processes that mpirun starts on another host are not in its process group.
         for pid in self.network.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

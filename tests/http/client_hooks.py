@@ -1,4 +1,4 @@
-"""What schemathesis cannot know from docs/openapi.yaml. It loads this as SCHEMATHESIS_HOOKS says."""
+"""What schemathesis cannot know from docs/openapi.yaml. It loads this file because SCHEMATHESIS_HOOKS names it."""
 
 import os
 import struct
@@ -8,9 +8,9 @@ import schemathesis
 from hypothesis import strategies
 
 VOCABULARY = int(os.environ["MILLRACE_VOCABULARY"])
-HELD_ID = "held"  # what conformance_test.py puts into the document for a prefill that is there
+HELD_ID = "held"  # the id that conformance_test.py puts into the document for an existing prefill
 
-# A prompt in bytes.
+# A prompt as bytes.
 schemathesis.openapi.media_type(
     "application/octet-stream",
     strategies.lists(strategies.integers(0, VOCABULARY - 1), min_size=1, max_size=200).map(lambda tokens: struct.pack(f"<{len(tokens)}i", *tokens)))
@@ -26,7 +26,7 @@ def _without_fraction(value):
 
 @schemathesis.hook
 def map_body(context, body):
-    """To JSON Schema 5.0 is an integer; the coordinator wants it written as 5."""
+    """Writes 5.0 as 5: JSON Schema takes 5.0 for an integer, the coordinator does not."""
     return _without_fraction(body)
 
 
@@ -35,7 +35,7 @@ def _call(method, path, **arguments):
 
 
 def _release_ids_of(case):
-    """A prefill's id must not be in use; the same ones are drawn again and again."""
+    """Frees the ids of a case: a prefill's id must not be in use, and the same ids are drawn again and again."""
     for fields in case.body, case.query, case.headers:
         for name in "request_id", "X-Request-Id":
             request_id = fields.get(name) if hasattr(fields, "get") else None
@@ -44,7 +44,7 @@ def _release_ids_of(case):
 
 
 def _put_lease_in(case):
-    """A lease that can be renewed and released, in place of what was made up."""
+    """Replaces an invented lease by one that can be renewed and released."""
     if not isinstance(case.body, dict) or not isinstance(case.body.get("lease_id"), str):
         return
     path = f"/v1/prefill/{case.path_parameters.get('id')}"

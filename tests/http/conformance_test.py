@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A live coordinator with a group of two ranks against docs/openapi.yaml.
+"""Compares a live coordinator with a group of two ranks with docs/openapi.yaml.
 
-Its examples are read and sent; each status that can be brought about here is; and schemathesis makes requests from the document, valid ones and
-others. Status, headers and body of every answer must be as documented, with no member that the document does not have. Exit status 77 where
-schemathesis cannot be fetched from PyPI (tests/support/pypi.py). To search further than a test may:
+The document's examples are read and sent, every status that can be provoked here is provoked, and schemathesis makes valid and invalid requests
+from the document. Status, headers and body of every answer must be as documented, with no member that the document does not have. Exit status 77
+if schemathesis cannot be fetched from PyPI (tests/support/pypi.py). To search further than a test may:
 
     MILLRACE_HTTP_SEED=2 MILLRACE_HTTP_EXAMPLES=1000 conformance_test.py     with the environment that CMakeLists.txt has for it
 """
@@ -24,12 +24,12 @@ sys.path[:0] = [os.path.join(openapi.ROOT, "tests", "e2e")]
 from service import PATIENCE_S, SLOWDOWN, InBackground, Service, ServiceTestCase, make_prompt, tokens_for  # noqa: E402
 
 SEED = int(os.environ.get("MILLRACE_HTTP_SEED", 15))
-EXAMPLES = int(os.environ.get("MILLRACE_HTTP_EXAMPLES", 100))  # requests drawn for an operation, beside those at the bounds of each field
+EXAMPLES = int(os.environ.get("MILLRACE_HTTP_EXAMPLES", 100))  # requests drawn per operation, in addition to those at the bounds of each field
 JSON, BINARY = "application/json", "application/octet-stream"
 PREFILL = ("POST", "/v1/prefill")
 COMPLETION = ("POST", "/v1/completions")
 CHAT = ("POST", "/v1/chat/completions")
-# Only these take min_recall; the group's is adaptive too.
+# Only adaptive plans take min_recall; the group's own plan is adaptive too.
 PLANS = ["", "adaptive", "adaptive:0.2,0.8,16"]
 
 CONFIG = f"""
@@ -55,7 +55,7 @@ not_a_server_error.expected-statuses = ["2xx", "4xx", "504"]
 
 
 def closed(node):
-    """Without room for members that the document does not have: for users there may be more one day."""
+    """The document without room for undocumented members. The original allows them, because users may get more one day."""
     if isinstance(node, list):
         return [closed(value) for value in node]
     if not isinstance(node, dict):
@@ -67,21 +67,21 @@ def closed(node):
 
 
 def of_form(document, media_type, model):
-    """The document for one form of a prefill and for what is served here, which a document cannot say."""
+    """The document for one form of a prefill, restricted to what is served here, which a document cannot say."""
     document = copy.deepcopy(document)
     schemas = document["components"]["schemas"]
     schemas["ModelName"]["enum"] = [model["id"]]
     schemas["HeadPlan"] = {"type": "string", "enum": PLANS}
     schemas["TokenIds"]["items"]["maximum"] = model["vocab_size"] - 1
     del schemas["TokenIds"]["maxItems"]  # nobody sends that many
-    # There is no tokenizer here: tests/e2e/text_test.py has one, tests/engines/chat_test.py a chat template.
+    # There is no tokenizer here. tests/e2e/text_test.py has one, and tests/engines/chat_test.py has a chat template.
     del document["paths"]["/v1/chat/completions"]
     of_json = schemas["PrefillRequest"]
     del of_json["oneOf"], of_json["properties"]["text"], of_json["properties"]["add_special_tokens"]
     of_json["required"].append("prompt_token_ids")
     prompt = schemas["CompletionRequest"]["properties"]["prompt"]
     prompt.update(type="array", anyOf=[choice for choice in prompt["anyOf"] if "PromptText" not in json.dumps(choice)])
-    for call in "renew", "release":  # client_hooks.py has them ready
+    for call in "renew", "release":  # client_hooks.py provides the leases
         document["paths"][f"/v1/prefill/{{id}}/lease:{call}"]["parameters"] = [
             {"name": "id", "in": "path", "required": True, "schema": {"enum": ["held"]}}]
     prefill = document["paths"]["/v1/prefill"]["post"]
@@ -120,7 +120,7 @@ class ConformanceTest(ServiceTestCase):
 
     @classmethod
     def call(cls, method, target, body=None, media_type=JSON, headers=None):
-        """(status, headers, body in bytes)"""
+        """Returns (status, headers, body as bytes)."""
         connection = http.client.HTTPConnection("127.0.0.1", cls.service.http_port, timeout=PATIENCE_S)
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         connection.request(method, target, data, {"Content-Type": media_type, **(headers or {})})

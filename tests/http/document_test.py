@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/openapi.yaml against the tables of the code, in both directions: what one has and the other has not is a failure.
+"""Compares docs/openapi.yaml with the tables of the code, in both directions: anything that only one of them has is a failure.
 
     document_test.py build/release/bin/list_http_interface VERSION
 """
@@ -18,7 +18,7 @@ LEASE = "/v1/prefill/{id}/lease:"
 
 
 def null_members(node, where=""):
-    """What YAML makes of a comma in an unquoted description."""
+    """Finds members that are null, which YAML makes of a comma in an unquoted description."""
     if isinstance(node, dict):
         for name, value in node.items():
             yield from [f"{where}/{name}"] if value is None and name not in ("param", "default") else null_members(value, f"{where}/{name}")
@@ -65,7 +65,7 @@ class DocumentTest(unittest.TestCase):
         self.assertEqual(in_query, {name: schema for name, schema in of_json.items() if name not in ("prompt_token_ids", "text")})
 
     def type_or_value(self, schema):
-        """Beside null: the type, or the only value."""
+        """The type or the only value of a schema, apart from null."""
         schema = openapi.resolve(self.document, schema)
         choices = schema.get("enum", schema.get("type"))
         if not isinstance(choices, list):

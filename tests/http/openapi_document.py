@@ -1,4 +1,4 @@
-"""docs/openapi.yaml for tests. Needs PyYAML: Debian's python3-yaml, or else what requirements.txt has of PyPI."""
+"""docs/openapi.yaml for tests. Needs PyYAML: Debian's python3-yaml, or else the version from PyPI that requirements.txt names."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
 def packages():
-    """The folder of what requirements.txt names. Ends the test where it cannot be fetched."""
+    """The folder of the packages that requirements.txt names. Ends the test if they cannot be fetched."""
     try:
         return pypi.install(REQUIREMENTS, os.path.join(ROOT, "build", "http-client"))
     except pypi.Unavailable as why:
@@ -33,7 +33,7 @@ def load():
 
 
 def resolve(document, node):
-    """`node`, or what its $ref stands for."""
+    """`node`, or the node that its $ref refers to."""
     while "$ref" in node:
         found = document
         for step in node["$ref"].removeprefix("#/").split("/"):
@@ -43,12 +43,12 @@ def resolve(document, node):
 
 
 def operations(document):
-    """By (method, path)."""
+    """The operations by (method, path)."""
     return {(method.upper(), path): item[method] for path, item in document["paths"].items() for method in METHODS if method in item}
 
 
 def parameters(document, method, path):
-    """Of an operation and of its path, resolved."""
+    """The resolved parameters of an operation and of its path."""
     item = document["paths"][path]
     return [resolve(document, entry) for entry in item.get("parameters", []) + item[method.lower()].get("parameters", [])]
 

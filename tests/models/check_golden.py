@@ -6,10 +6,11 @@
                     [--device cpu|cuda]
 
 float32: every top-10 logit within 0.02 (--logit-tolerance) and every K and V sample within 1e-3. bfloat16: the same first token and the
-golden top-5 logits within 0.5; float16 has three bits more, 0.0625. Where the golden file has them, log probabilities of probes as logits, and in
-float32, or with --all-tokens, all generated tokens. With --close-logits, for models of random weights, whose logits 8-bit floats put in another
-order: the first token may be any whose golden logit is within twice the tolerance of the largest, and a token that the result does not list has at
-most the smallest logit that it lists. Grids are TPxCP. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds no GPU.
+golden top-5 logits within 0.5; float16 has three bits more, so within 0.0625. If the golden file has them, log probabilities of probes are compared
+like logits, and in float32, or with --all-tokens, all generated tokens. --close-logits is for models of random weights, whose logits 8-bit floats
+reorder: the first token may be any whose golden logit is within twice the tolerance of the largest, and a token that the result does not list counts
+as having at most the smallest logit that it lists. Grids are TPxCP. Standard library only. Exit status 0 when all hold, 77 when --device cuda finds
+no GPU.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small retrieval check for CI: sparse plans must still find what the middle of a prompt asks for, and a window must not.
+"""A small retrieval check for CI: sparse plans must still find what queries in the middle of a prompt ask for, and a window must not.
 
     check_retrieval.py --batch build/release/bin/millrace-batch
 
@@ -15,8 +15,8 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# (mode, plan, least and most share of the middle queries right, most density). 4,096 tokens, 4 prompts, 32 queries. The
-# bounds leave room for two prompts out of the ordinary; the tables of bench/results have the real figures.
+# (mode, plan, least and most share of right answers to the middle queries, most density). 4,096 tokens, 4 prompts, 32 queries. The
+# bounds leave room for two unusual prompts; the tables of bench/results have the real figures.
 CASES = [
     ("all", "dense", 0.95, 1.0, 1.0),
     ("all", "adaptive", 0.9, 1.0, 0.25),

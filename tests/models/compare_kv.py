@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs one needle prompt on several grids and compares what they generate and the KV they leave with the first grid's.
+"""Runs one needle prompt on several grids and compares their generated tokens and their KV with the first grid's.
 
     compare_kv.py --batch build/release/bin/millrace-batch --tokens 131072 --grids 1x1 1x4 2x2 [--head-plan PLAN]
                   [--dtype float32|bfloat16|float16] [--device cpu|cuda] [--rows 1024]
 
-A grid is TPxCP. All must generate the same tokens, the ones that the prompt asks for, and answer alike in its middle. K and V are read from
-the files of --kv save in --rows tokens all over the prompt. How far apart they may be is measured: the first grid runs the same model with its
-sums in another order too (reordered_model.py), and other grids may differ from it twice as much. Standard library only. Exit status 0 when all
-hold, 77 when --device cuda finds no GPU.
+A grid is TPxCP. All must generate the same tokens, the ones that the prompt asks for, and give the same answers in its middle. K and V are read
+from the files of --kv save at --rows tokens all over the prompt. The allowed difference is measured: the first grid also runs the same model with
+its sums in another order (reordered_model.py), and other grids may differ by twice as much. Standard library only. Exit status 0 when all hold,
+77 when --device cuda finds no GPU.
 """
 
 import argparse
@@ -24,16 +24,16 @@ from reordered_model import write_reordered
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Of a row of K or V (one token and head): norm of the difference over norm of the row. Where nothing is chosen by a score, no row may be more
-# than twice as far apart as the worst of the same model in another order. Where something is, some rows follow another choice between what
-# is as good but for a rounding; of those, further apart than this, there may be twice as many, and NOISE_ROWS.
+# The distance of a row of K or V (one token and head): norm of the difference over norm of the row. If scores choose nothing (a dense plan), no row
+# may be more than twice as far apart as the worst row of the same model in another order. If they do, rounding tips some choices between nearly
+# equal candidates, and rows that follow another choice may be further apart than this. Of these there may be twice as many as in the other order,
+# plus NOISE_ROWS.
 #
-# Two values that were rounded on their own are 2^-8 / sqrt(6) = 0.0016 apart; on the way through a layer a row is rounded five times (two norms,
-# attention, SiLU, K or V), and the residual stream of five layers carries it on: sqrt(5 * 5) * 0.0016 = 0.008 if every rounding differed, and
-# twice that for the worst row of thousands. float16 rounds 2^3 times finer, float32 2^16 times, but sums over a prompt add up as many of its
-# roundings.
+# Two values that were rounded independently are 2^-8 / sqrt(6) = 0.0016 apart. A layer rounds a row five times (two norms, attention, SiLU, K or
+# V), and the residual stream carries this through five layers: sqrt(5 * 5) * 0.0016 = 0.008 if every rounding differed, and twice that for the
+# worst row of thousands. float16 rounds 2^3 times finer and float32 2^16 times, but sums over a prompt add up as many of its roundings.
 MOST_APART = {"float32": 1e-4, "bfloat16": 0.016, "float16": 0.002}
-# What is seen nowhere in n rows may, with 95 %, be in 3 of another n.
+# What is seen in none of n rows may, at 95 % confidence, occur in 3 of another n.
 NOISE_ROWS = 3
 
 
@@ -77,10 +77,10 @@ def apart(a, b):
 
 
 class Comparison:
-    """Of two runs: the tokens, and how far apart rows of KV are."""
+    """The comparison of two runs: the tokens, and the distances of KV rows."""
 
     def __init__(self, args, config, prompt, first, run):
-        # A stride that shares no factor with stripes: rows of all ranks, at all places in a stripe.
+        # The stride shares no factor with stripes, so that the rows are of all ranks and from all places in a stripe.
         tokens = range(0, args.tokens, max(1, args.tokens // args.rows) | 1)
         self.worst, self.where, self.beyond, self.same, self.count = 0.0, "nowhere", 0, 0, 0
         for layer in range(config["num_hidden_layers"]):

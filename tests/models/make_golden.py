@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reference values of a small Llama checkpoint, from an implementation of its own: NumPy, float32.
+"""Reference values of a small Llama checkpoint, from an independent implementation in NumPy and float32.
 
 Shares no code with the service and none with the training script.  Writes golden.json, a list of
 
@@ -70,7 +70,7 @@ class Llama:
             q, k = self.rope(q), self.rope(k)
             cache.append((k, v))
             out = np.empty_like(q)
-            for begin in range(0, n, 512):  # rows at a time: the score matrix is the memory hog
+            for begin in range(0, n, 512):  # rows at a time, because the score matrix takes the most memory
                 end = min(n, begin + 512)
                 masked = np.arange(end)[None, :] > np.arange(begin, end)[:, None]
                 for head in range(q.shape[1]):

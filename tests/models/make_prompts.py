@@ -10,7 +10,7 @@ unanswered query at its end.  One JSON object per line:
   expected_probe_token_ids   the first digit each probe row must predict
   answer_token_ids           the four digits that answer the query at the end
 
-Standard library only, with an own generator, so the same seed gives the same prompts everywhere.
+Standard library only, with its own generator, so that the same seed gives the same prompts everywhere.
 """
 import argparse
 import json
@@ -68,7 +68,7 @@ class Rng:
 
 
 def fixture_vocabulary():
-    """Texts by id.  Words are made up of two or three syllables; nothing comes from real text."""
+    """Texts by id.  Words are invented from two or three syllables; nothing comes from real text."""
     syllables = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
     pairs = [a + b for a in syllables for b in syllables]
     pairs = Rng(2048).sample(pairs, WORDS)
@@ -89,7 +89,7 @@ class Format:
         self.query = query  # tokens that open a query
         self.digits = digits
         self.words = words
-        self.markov = markov  # whether filler has Markov and echo runs besides random words
+        self.markov = markov  # whether filler has Markov and echo runs in addition to random words
 
     def filler(self, rng, count):
         words = self.words

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes fixture/tokenizer.json, which turns the text of the fixture's prompts into their token ids and back: each entry of vocab.json is a
-token, <bos> comes first, and what is no entry is <pad>. Needs tokenizers (real/requirements.txt).
+"""Writes fixture/tokenizer.json, which converts the text of the fixture's prompts to their token ids and back: each entry of vocab.json is a
+token, <bos> comes first, and text that is not an entry becomes <pad>. Needs tokenizers (real/requirements.txt).
 
     make_tokenizer.py [--output tests/models/fixture/tokenizer.json]
 """

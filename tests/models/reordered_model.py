@@ -1,6 +1,6 @@
-"""A checkpoint that is the same model with its sums in another order: the channels of every MLP and the query heads of every kv head are reversed.
+"""Makes a checkpoint of the same model with its sums in another order: the channels of every MLP and the query heads of every kv head are reversed.
 
-What two runs of the two checkpoints differ by is rounding and what rounding decides, nothing else. Standard library only.
+Runs of the two checkpoints differ only by rounding and by what rounding decides. Standard library only.
 """
 
 import json
@@ -19,7 +19,7 @@ def _rows(data, count):
 
 
 def _reordered(name, shape, data, config):
-    """A tensor's bytes, where it has the channels or heads whose order changes."""
+    """A tensor's bytes, reordered if it has the channels or heads whose order changes."""
     group_heads = config["num_attention_heads"] // config["num_key_value_heads"]
     if name.endswith((".gate_proj.weight", ".up_proj.weight")):
         return _blocks_reversed(data, len(data) // shape[0])
@@ -35,7 +35,7 @@ def _reordered(name, shape, data, config):
 
 
 def write_reordered(model, directory):
-    """The checkpoint in `model`, one file and without biases, to `directory`."""
+    """Writes the reordered checkpoint of `model`, which must be one file without biases, to `directory`."""
     os.makedirs(directory)
     for name in os.listdir(model):
         if name.endswith(".json"):

@@ -81,7 +81,7 @@ def make_batch(batch, length, successors, device):
     is_record = score.argsort(1).argsort(1) < count
     seen = is_record.cumsum(1)
 
-    # Queries: any record before them, or always the same one.
+    # Queries ask for any record before them, or always for the same one.
     if length <= 512:
         rate = torch.full((batch, 1), 0.67, device=device)
     else:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/calibrate/neurons on a small random Llama: what is recorded beside the model's own modules, the map beside a regression by rows, the file.
+"""tools/calibrate/neurons on a small random Llama: its records against the model's own modules, the map against a regression by rows, the file.
 
 Run by tests/engines/run, which has torch and transformers. Exit status 77 without them; with MILLRACE_ENGINES=required that is an error.
 """
@@ -76,7 +76,7 @@ class FitTest(unittest.TestCase):
             sums.add(x[first:first + 100], y[first:first + 100])
         reduce, expand, bias = (part.double() for part in sums.fit(4))
         self.assertEqual([list(part.shape) for part in (reduce, expand, bias)], [[4, 12], [4, 20], [20]])
-        # By rows: ridge regression is least squares with rows of sqrt(ridge) more; its fitted values, cut to their leading singular vectors.
+        # By rows: ridge regression is least squares with additional rows of sqrt(ridge). Its fitted values are cut to their leading singular vectors.
         centred_x, centred_y = (x - x.mean(dim=0)).double(), (y - y.mean(dim=0)).double()
         more = (1e-3 * 400) ** 0.5 * torch.eye(12, dtype=torch.float64)
         rows_x, rows_y = torch.cat([centred_x, more]), torch.cat([centred_y, torch.zeros(12, 20, dtype=torch.float64)])
@@ -84,7 +84,7 @@ class FitTest(unittest.TestCase):
         _, _, directions = torch.linalg.svd(rows_x @ solution, full_matrices=False)
         expected = centred_x @ solution @ directions[:4].T @ directions[:4] + y.mean(dim=0)
         scores = (x.double() @ reduce.T) @ expand + bias
-        # Both matrices are bfloat16: 2^-9 of each term, of about a dozen that partly cancel.
+        # Both matrices are bfloat16, which rounds by 2^-9 of each term; about a dozen terms partly cancel.
         self.assertLess((scores - expected).norm() / (expected - expected.mean(dim=0)).norm(), 0.02)
 
 
@@ -143,7 +143,7 @@ class ToolTest(unittest.TestCase):
         recall = Model(self.model).recall(fresh, layers, (0.25,))[0.25]
         always_the_same = {layer: (reduce * 0, expand, bias) for layer, (reduce, expand, bias) in layers.items()}
         frequent = Model(self.model).recall(fresh, always_the_same, (0.25,))[0.25]
-        # A quarter by chance. Tokens of this model are random, so that what the last one was tells all that can be told.
+        # Chance gives a quarter. This model's tokens are random, so only the last token carries information.
         self.assertGreater(min(recall), 0.4)
         self.assertGreater(sum(recall), sum(frequent) + 0.1)
         self.assertAlmostEqual(told, sum(recall) / len(recall), delta=0.03)

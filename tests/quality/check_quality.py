@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the default head plan keeps its word on a real model: bench/quality/run in short, against limits.
+"""Checks whether the default head plan keeps its promises on a real model: a short bench/quality/run, compared with limits.
 
     check_quality.py --bin build/release/bin [--plan auto] [--count 3] [--output DIR]
 
@@ -22,8 +22,8 @@ MOST_DENSITY = 0.20
 
 
 class Limit:
-    """Of a mean over probes. Sampling may carry it two standard errors beyond, but no further than `allowance`: a plan that fails on one prompt and
-    not on another has a large error, and must not pass by that."""
+    """A limit on a mean over probes. By chance the mean may exceed it by two standard errors, but by no more than `allowance`: a plan that fails on
+    one prompt and not on another has a large error, and must not pass because of it."""
 
     def __init__(self, field, least=-math.inf, most=math.inf, allowance=0.0):
         self.field, self.least, self.most, self.allowance = field, least, most, allowance
@@ -37,8 +37,8 @@ class Limit:
         return held
 
 
-# Accuracy beside dense attention's: 2 points, of keys 5, of which there are a dozen first digits in a prompt. An allowance is what the error of
-# three prompts is where a plan does as well as dense attention on each.
+# Accuracy may be 2 points below dense attention's; for keys 5 points, because a prompt has only a dozen first digits of them. Each allowance is
+# the error over three prompts when a plan does as well as dense attention on each.
 LIMITS = [
     ("text", Limit("accuracy_to_dense", least=-0.02, allowance=0.02)),
     ("paragraph copy", Limit("accuracy_to_dense", least=-0.02, allowance=0.03)),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/quality/plan.py: which program a plan is run by, and with which options."""
+"""bench/quality/plan.py: which program runs a plan, and with which options."""
 
 import os
 import sys

@@ -16,7 +16,7 @@ TOKENS = 4096
 
 
 class WordTokenizer:
-    """Words with the space before them; digits and all else one by one. Token 0 begins a prompt."""
+    """Tokens are words with the space before them, and digits and all other characters one by one. Token 0 begins a prompt."""
 
     def __init__(self):
         self.ids, self.texts = {"": 0}, [""]
@@ -42,7 +42,7 @@ class Prompts(unittest.TestCase):
         cls.task, cls.prose, cls.code = cls.maker.task(0), cls.maker.text(0), cls.maker.text(1)
 
     def targets(self, prompt, kind):
-        """(position, token) of what a kind's probes should predict."""
+        """(position, token) pairs that the probes of a kind should predict."""
         return [(position + 1, target) for position, target, k in
                 zip(prompt["probe_positions"], prompt["probe_target_ids"], prompt["probe_kinds"], strict=True) if k == kind]
 

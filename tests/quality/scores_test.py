@@ -22,13 +22,13 @@ def result(tokens, logprobs, density=1.0):
 
 class MeanAndError(unittest.TestCase):
     def test_equal_prompts_give_the_error_of_a_mean(self):
-        # Shares .2, .4, .9 of ten probes each: their standard deviation is sqrt(.13), over sqrt(3).
+        # Shares .2, .4 and .9 of ten probes each: the error is their standard deviation, sqrt(.13), over sqrt(3).
         mean, error = mean_and_error([2, 4, 9], [10, 10, 10])
         self.assertAlmostEqual(mean, 0.5)
         self.assertAlmostEqual(error, math.sqrt(0.13 / 3))
 
     def test_a_prompt_counts_by_its_probes(self):
-        # 1 of 1 and 0 of 3: a share of 1/4, from which the sums are 3/4 and -3/4 away; 2 * 18/16 = 36/16, its root over 4.
+        # 1 of 1 and 0 of 3 are a share of 1/4. The sums differ from it by 3/4 and -3/4; 2 * 18/16 = 36/16, and the error is its root over 4.
         mean, error = mean_and_error([1, 0], [1, 3])
         self.assertAlmostEqual(mean, 0.25)
         self.assertAlmostEqual(error, 1.5 / 4)
@@ -52,7 +52,7 @@ class PlanRow(unittest.TestCase):
         self.assertEqual((text["prompts"], text["probes"]), (2, 4))
         self.assertEqual(text["accuracy"]["mean"], 0.5)
         self.assertEqual(text["accuracy_to_dense"]["mean"], -0.25)
-        self.assertEqual(text["agreement"]["mean"], 0.5)  # a wrong token that dense has not is another token
+        self.assertEqual(text["agreement"]["mean"], 0.5)  # a wrong token counts as different if dense attention does not have it
         self.assertEqual(text["nll"]["mean"], 2)
         self.assertEqual(text["nll_to_dense"], {"mean": 0.5, "error": 0})  # half a nat in each prompt
         self.assertEqual(words["accuracy_to_dense"], {"mean": 0, "error": None})

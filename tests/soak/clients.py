@@ -1,5 +1,5 @@
-"""What clients do to a service: prompts of mixed lengths, and everything that can be done wrong with them. Each function sends
-a request, or several, checks the answers, and returns what became of them as text."""
+"""What clients do to a service: they send prompts of mixed lengths and do everything wrong that can be done with them. Each function
+sends one or more requests, checks the answers, and returns the outcome as text."""
 import concurrent.futures
 import contextlib
 import http.client
@@ -13,15 +13,15 @@ import time
 
 from service import BIN_DIR, MODEL_DIR, StreamingDecode
 
-# Nothing here takes longer, on a machine with no core to spare.
+# Nothing here takes longer, even on a machine with no core to spare.
 HUNG_S = 240
 DEADLINE_MS = 120_000
-# An answer for a client that may be given at any time: no room, nobody there, too late.
+# Answers that a client may get at any time: no room, nobody there, too late.
 REFUSALS = {429, 499, 503, 504}
 
 
 class Clients:
-    """`lives()`: two counts that grow when the coordinator, or the group, is no longer the same."""
+    """`lives()` returns two counts, which grow when the coordinator or the group is no longer the same."""
 
     def __init__(self, service, model, prompts, faults, draw, lives):
         self.service, self.model, self.prompts, self.faults, self.draw, self.lives = service, model, prompts, faults, draw, lives
@@ -31,7 +31,7 @@ class Clients:
 
     @staticmethod
     def coordinator_lives(life):
-        """Counted up when it is killed, and again when it is back."""
+        """Whether the coordinator is up: its count grows when it is killed, and again when it is back."""
         return life[0] % 2 == 0
 
     def one(self):
@@ -80,7 +80,7 @@ class Clients:
         return status
 
     def together(self, prompt, life):
-        """At once, so that a group has some to run side by side, behind what others have left in its cache. One is decoded."""
+        """Sends several prompts at once, so that a group runs some side by side, with prefixes that others left in its cache. Decodes one."""
         prompts = [prompt, *self.draw.choices(self.prompts, k=5)]
         with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
             answers = list(threads.map(self._post, prompts))
@@ -102,7 +102,7 @@ class Clients:
         return outcome
 
     def _decode(self, body, meanwhile=lambda process: None):
-        """Exit status, and what it prints or complains of."""
+        """Exit status, with the output or the error text."""
         transport = self.draw.choice(["auto", "tcp"])
         with tempfile.NamedTemporaryFile("w", dir=self.service.directory.name) as manifest:
             json.dump(body, manifest)
@@ -129,7 +129,7 @@ class Clients:
                 for name, data in self.service.prefill_events(prompt, model=self.model, handover="streaming", deadline_ms=DEADLINE_MS):
                     decode.pass_on(name, data)
                     done = data if name == "done" else done
-            except AssertionError:  # refused: status 429 or 503
+            except AssertionError:  # the request was refused with status 429 or 503
                 return "refused"
             if done is None:
                 return "failed"
@@ -139,7 +139,7 @@ class Clients:
         return outcome
 
     def slow_reader(self, prompt, _):
-        """Reads a byte of the events now and then, with the smallest buffer that the system gives."""
+        """Reads a byte of the events now and then, through the smallest buffer that the system gives."""
         with self._raw(prompt, stream=True) as connection:
             text = b""
             while b"event: done" not in text and b"event: error" not in text and b"\r\n0\r\n\r\n" not in text:
@@ -152,7 +152,7 @@ class Clients:
 
     @contextlib.contextmanager
     def _raw(self, prompt, **fields):
-        """A connection with a request on its way."""
+        """A connection on which a request has been sent."""
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             connection.settimeout(HUNG_S)
@@ -162,7 +162,7 @@ class Clients:
             yield connection
 
     def hung_up(self, prompt, _):
-        """Goes away in the middle."""
+        """Closes the connection in the middle of the request."""
         with self._raw(prompt, stream=self.draw.random() < 0.5):
             time.sleep(self.draw.uniform(0, 0.5))
         return "gone"
@@ -181,7 +181,7 @@ class Clients:
         return self._post(prompt, deadline_ms=self.draw.randint(1, 300), lease_ms=100)[0]
 
     def lease_runs_out(self, prompt, life):
-        """Pages of an expired lease are nobody's."""
+        """Pages of an expired lease belong to nobody."""
         status, body = self._post(prompt, lease_ms=1)
         if status != 200:
             return status
@@ -196,7 +196,7 @@ class Clients:
         return "refused as it should be"
 
     def slow_decode(self, prompt, life):
-        """A decode process that is stopped while it pulls, for as long as a busy machine might."""
+        """Stops a decode process while it pulls, for as long as a busy machine might."""
         status, body = self._post(prompt)
         if status != 200:
             return status
@@ -222,7 +222,7 @@ class Clients:
         return "killed"
 
     def hoarder(self, prompt, _):
-        """Keeps what it gets until the pools are full, and now and then gives all of it back."""
+        """Keeps its leases until the pools are full, and now and then releases all of them."""
         status, body = self._post(prompt, lease_ms=60000)
         if status == 200:
             self.hoard.append(body)

@@ -1,5 +1,5 @@
-"""Kills one part of a group that may be killed, in a chosen phase, and takes the time until the client of the request that ran
-there has its answer."""
+"""Kills one part of a group in a chosen phase, and measures the time until the client of the request that ran there has its
+answer."""
 import http.client
 import os
 import signal
@@ -10,15 +10,15 @@ from service import alive, wait_until
 
 PHASES = "starting", "idle", "queued", "layer 0", "a middle layer", "last layer", "after the result"
 VICTIMS = "rank 0", "another rank", "mpirun"
-# Of a machine that has everything to do: what is asserted is that there is an answer, how late it is is in the table.
+# For a busy machine. The assertion is only that there is an answer; the table says how late it is.
 ANSWER_S = 60
-START_S = 900  # beside others who have priority
-SLOW_START_S = 15  # worth a look at the logs
+START_S = 900  # while other processes have priority
+SLOW_START_S = 15  # a start that takes longer is logged
 
 
 class Killer:
-    """start() makes a new group and returns without waiting for it; `name` is its --group-name, `model` what it serves;
-    lives[name] grows before each kill and when all ranks are gone."""
+    """start() starts a new group and returns without waiting for it. `name` is its --group-name, and `model` the model that it
+    serves. lives[name] grows before each kill and when all ranks are gone."""
 
     def __init__(self, service, name, model, start, prompts, faults, draw, lives):
         self.service, self.name, self.model, self._start = service, name, model, start
@@ -32,11 +32,11 @@ class Killer:
         return self.service.ranks(self.name)
 
     def restart(self):
-        """As a supervisor does: when all of the group's processes are gone."""
+        """Starts the group again once all of its processes are gone, as a supervisor does."""
         if self.group is not None:
             self.group.wait(60)
         wait_until(f"the end of the ranks of {self.name}", lambda: not self.ranks(), 60)
-        self.lives[self.name] += 1  # ranks outlive mpirun by a second, and serve
+        self.lives[self.name] += 1  # ranks outlive mpirun by a second and still serve
         wait_until(f"the coordinator to miss {self.name}", lambda: not self._is_served(), 60)
         self.group = self._start()
         self._started_at = time.monotonic()
@@ -55,7 +55,7 @@ class Killer:
         self.times.setdefault((victim, phase), [])
         if phase == "starting":
             ranks = wait_until("ranks", lambda: len(found := self.ranks()) == 4 and found, 60)
-            # Anywhere from the first instruction to serving.
+            # The kill comes at any time from the first instruction to serving.
             time.sleep(self.draw.uniform(0, 1))
             took = None
             self._kill(victim, ranks)
@@ -80,7 +80,7 @@ class Killer:
             os.kill(ranks[rank], signal.SIGKILL)
 
     def _kill_under_a_request(self, victim, phase):
-        """Seconds to the answer; None if it came before the kill; False if the request never got there."""
+        """Seconds to the answer; None if it came before the kill; False if the request never reached the phase."""
         prompt = self.draw.choice(self.prompts)
         ranks = self.ranks()
         killed_at = None
@@ -94,7 +94,7 @@ class Killer:
         except (OSError, http.client.HTTPException, AssertionError) as error:
             last = "refused", str(error)
         took = time.monotonic() - killed_at if killed_at else None
-        if killed_at is None:  # refused, or its group ended before: the kill comes all the same
+        if killed_at is None:  # the request was refused or its group ended before; the kill still comes
             self._kill(victim, ranks)
             return False
         if took > ANSWER_S:

@@ -1,12 +1,12 @@
-"""What processes and the host hold, so that an end can be compared with a beginning. Reads /proc; Linux only."""
+"""What processes and the host hold, for comparing the end with the beginning. Reads /proc; Linux only."""
 import contextlib
 import os
 
 
 def of_process(pid):
-    """Anonymous memory in bytes, descriptors, threads; None if there is no such process.
+    """Anonymous memory in bytes, descriptors and threads of a process; None if there is no such process.
 
-    Anonymous, because pools are shared memory that grows to its budget by design, and libraries' pages come and go.
+    Only anonymous memory counts, because pools are shared memory that grows to its budget by design, and libraries' pages come and go.
     """
     with contextlib.suppress(OSError, KeyError):
         with open(f"/proc/{pid}/status") as file:
@@ -17,7 +17,7 @@ def of_process(pid):
 
 
 def files_below(*roots):
-    """Path to size of each file."""
+    """{path: size} of each file."""
     found = {}
     for root in roots:
         for directory, _, names in os.walk(root):
@@ -29,7 +29,7 @@ def files_below(*roots):
 
 
 def system_v_segments(pids):
-    """Shared memory that these processes made and that nobody is attached to: UCX's, were it not marked for removal."""
+    """Shared memory that these processes created and that nobody is attached to, such as UCX's if it were not marked for removal."""
     with open("/proc/sysvipc/shm") as file:
         heads, *lines = (line.split() for line in file)
     rows = [dict(zip(heads, line)) for line in lines]

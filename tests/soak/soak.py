@@ -1,4 +1,4 @@
-"""The soak itself: what runs beside each other, what is looked at, and the table. See run."""
+"""The soak itself: what runs concurrently, what is checked, and the table. See run."""
 import collections
 import http.client
 import os
@@ -15,8 +15,8 @@ from killer import START_S, Killer
 from measured_on import measured_on
 from service import MODEL_DIR, Service, make_prompt, wait_until
 
-# A process may keep this much more anonymous memory at the end than after its first requests: arenas of the C library, one a
-# thread, which are reused and not returned. A leak of 10 KiB a request is beyond it within an hour.
+# A process may hold this much more anonymous memory at the end than after its first requests. The C library has one arena per
+# thread, which is reused and not returned. A leak of 10 KiB per request exceeds this limit within an hour.
 GROWTH_LIMIT = 32 << 20
 COUNTED = ("millrace_preemptions_total", "millrace_side_by_side_total", "millrace_prefix_cache_hit_tokens_total", "millrace_prefix_cache_evictions_total", "millrace_kv_evictions_total")
 
@@ -49,18 +49,18 @@ class Soak:
         self.coordinator_kills = []  # seconds until the client saw its connection end
         self.coordinator_back = []  # seconds from its restart until both groups had returned
         self.samples = {}
-        self.most = collections.Counter()  # largest value seen of each metric
+        self.most = collections.Counter()  # the largest value seen of each metric
         self.pids = set()  # of all ranks seen
         self.stop = threading.Event()
 
     def start_group(self, name, **grid):
-        # Room for a few prompts only: the records of all pages, and the device, host and disk tiers are full most of the time.
+        # There is room for a few prompts only, so the records of all pages and the device, host and disk tiers are full most of the time.
         return self.service.start_group(
             "--model", self.models[name], "--group-name", name, "--threads", 1, "--host-pool", "24MiB", "--device-pool", "4MiB",
             "--disk-pool", "32MiB", "--disk-directory", os.path.join(self.disk, name), "--layer-timeout-s", 60, wait=False, **grid)
 
     def known_prompts(self):
-        """Prompts that the model answers right under each plan used: what is looked for later is the service's faults."""
+        """Prompts that the model answers correctly under each plan used, so that later wrong answers are the service's faults."""
         prompts = []
         for seed, tokens in enumerate((320, 450, 640, 777, 1024, 1500, 2048, 3000)):
             prompt = make_prompt(tokens, seed=100 + seed)
@@ -88,7 +88,7 @@ class Soak:
 
     @staticmethod
     def values(text, name):
-        """Of a metric, by labels."""
+        """{labels: value} of a metric."""
         return {line.rsplit(" ", 1)[0].removeprefix(name): float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
                 if line.startswith(name + "{") or line.startswith(name + " ")}
 
@@ -96,7 +96,7 @@ class Soak:
         return sum(self.values(self.service.get("/metrics")[2], name).values())
 
     def watch_budgets(self):
-        """No tier of any group holds more than it may. Looks twice a second, whatever is being killed."""
+        """Checks twice a second that no tier of any group holds more than it may, whatever is being killed."""
         while not self.stop.wait(0.5):
             try:
                 text = self.service.get("/metrics")[2]
@@ -111,7 +111,7 @@ class Soak:
                 self.most[name] = max(self.most[name], int(sum(self.values(text, name).values())))
 
     def quiet(self):
-        """Nothing runs, waits or is leased, and the pools hold what is cached and nothing else."""
+        """Waits until nothing runs, waits or is leased, and the pools hold only what is cached."""
         names = ("millrace_queued_requests", "millrace_running_requests", "millrace_active_leases", "millrace_leases")
         def is_quiet():
             return (all(self.sampled_metric(name) == 0 for name in names) and
@@ -137,12 +137,12 @@ class Soak:
     def guarded(self, call, *values):
         try:
             call(*values)
-        except Exception as error:  # of the soak itself or of the service: it is not a pass
+        except Exception as error:  # an error of the soak itself or of the service: either way not a pass
             self.faults.add("wrong", f"{call.__name__}: {type(error).__name__}: {error}")
             self.stop.set()
 
     def kill_coordinator(self):
-        """A request runs; its client's connection ends, and the groups come back with their leases."""
+        """Kills the coordinator while a request runs: the client's connection ends, and the groups come back with their leases."""
         events = self.service.prefill_events(self.prompts[-1], model="model-steady", lease_ms=1000)
         killed_at = None
         try:
@@ -160,11 +160,11 @@ class Soak:
         restarted_at = time.monotonic()
         wait_until("both groups", lambda: len(self.service.get("/v1/models")[2].get("data", [])) == 2, START_S)
         self.coordinator_back.append(time.monotonic() - restarted_at)
-        # Until then it may know one model, and take the other for a wrong name.
+        # Until both groups are back, the coordinator may know one model and take the other for a wrong name.
         self.lives["coordinator"] += 1
 
     def run(self):
-        """The table."""
+        """Runs the soak and returns the table."""
         self.roots = self.service.shared_memory.name, self.service.sessions, self.disk
         self.steady = self.start_group("steady", cp=2, tp=1)
         wait_until("group steady", lambda: self.service.get("/ready")[0] == 200, START_S)
@@ -206,7 +206,7 @@ class Soak:
         self.quiet()
         self.sample()
         files = observed.files_below(*self.roots)
-        # Living groups have as many files as they had at the beginning, and nobody else has any.
+        # Running groups have as many files as they had at the beginning, and there are no other files.
         if len(files) != len(self.files_before):
             self.faults.add("left behind", f"{len(files)} files of groups, {len(self.files_before)} at the beginning: {sorted(files)}")
         for group in self.steady, killer.group:
@@ -233,14 +233,14 @@ class Soak:
                          f"{first['threads']} / {last['threads']}"])
             if grown > GROWTH_LIMIT:
                 self.faults.add("left behind", f"{name} (pid {pid}) grew by {grown >> 20} MiB")
-            # The last sample is of a quiet service, earlier ones have clients; but a group may be missing in one or two of them.
+            # The last sample is of a quiet service. The earlier ones have clients, but a group may be missing in one or two of them.
             if len(samples) > 3 and last["descriptors"] > max(seen["descriptors"] for seen in samples[:-1]):
                 self.faults.add("left behind", f"{name} (pid {pid}) has {last['descriptors']} descriptors")
         return rows
 
     @staticmethod
     def summary(times):
-        """Number, median, 99th percentile and maximum, in text."""
+        """Number, median, 99th percentile and maximum, as text."""
         if not times:
             return 0, "-", "-", "-"
         times = sorted(times)

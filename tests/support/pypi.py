@@ -1,4 +1,4 @@
-"""Python packages that tests need: fetched from PyPI with pip, pinned by version and sha256, kept in a folder of their own. Standard library only."""
+"""Fetches Python packages for tests from PyPI with pip, pinned by version and sha256, and keeps them in their own folder. Standard library only."""
 
 import fcntl
 import hashlib
@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 SKIPPED = 77  # an exit status
-# Of pip, where .ci/run says that PyPI can be reached: its own retries do not go on with a download that broke off.
+# Runs of pip if .ci/run says that PyPI can be reached. pip's own retries do not resume a download that broke off.
 _ATTEMPTS = 3
 
 
 class Unavailable(Exception):
-    """What a test needs cannot be fetched, and that is nobody's mistake."""
+    """Something that a test needs cannot be fetched, and nobody is at fault."""
 
 
 def _is_required():
@@ -21,7 +21,7 @@ def _is_required():
 
 
 def exit_unavailable(why):
-    """Ends a test as skipped, or as failed where .ci/run says that PyPI can be reached."""
+    """Ends a test as skipped, or as failed if .ci/run says that PyPI can be reached."""
     print(f"{'unavailable' if _is_required() else 'skipped'}: {why}")
     sys.exit(1 if _is_required() else SKIPPED)
 
@@ -35,7 +35,7 @@ def fingerprint(*paths):
 
 
 def make_once(path, made_from, make):
-    """Has `make` fill a directory, which appears under its name when it is whole; again when `made_from` is another."""
+    """Has `make` fill a directory, which gets its name only when it is complete. Makes it again if `made_from` has changed."""
     stamp = os.path.join(path, ".made-from")
     if os.path.exists(stamp):
         with open(stamp) as file:
@@ -69,7 +69,7 @@ def _install(requirements, directory):
 
 
 def install(requirements, directory):
-    """A folder inside `directory` that has the packages, for PYTHONPATH; made by the first who asks."""
+    """Returns a folder inside `directory` with the packages, for PYTHONPATH. The first caller makes it."""
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, ".packages.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side

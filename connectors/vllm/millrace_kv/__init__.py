@@ -1,4 +1,4 @@
-"""Pulls KV caches that Millrace has prefilled. The connector for vLLM is millrace_kv.connector, loaded by vLLM alone."""
+"""Pulls KV caches that Millrace has prefilled. The connector for vLLM is millrace_kv.connector, which only vLLM loads."""
 from ._library import MillraceError, Pending
 from ._version import VERSION as __version__
 from .client import Client, Feed, Manifest, Pull, Shard

@@ -1,6 +1,6 @@
-"""The C interface of kvclient/millrace_kv.h by ctypes: the same names and structures, errors as exceptions.
+"""The C interface of kvclient/millrace_kv.h through ctypes: the same names and structures, with errors as exceptions.
 
-A call drops the interpreter's lock while it runs."""
+A call releases the interpreter's lock while it runs."""
 import ctypes
 import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
@@ -16,7 +16,7 @@ TRANSPORTS = {"auto": 0, "shm": 1, "tcp": 2}
 
 
 class MillraceError(RuntimeError):
-    """`code` is a word of docs/errors.md, as "not_found"; `status` its number in the C interface."""
+    """`code` is a word of docs/errors.md, such as "not_found"; `status` is its number in the C interface."""
 
     def __init__(self, code, message, status=None):
         super().__init__(f"{code}: {message}" if message else code)
@@ -26,7 +26,7 @@ class MillraceError(RuntimeError):
 
 
 class Pending(MillraceError):
-    """What was waited for is not there yet."""
+    """The awaited result is not there yet."""
 
 
 class _Struct(ctypes.Structure):
@@ -78,7 +78,7 @@ class PullStats(_Struct):
 
 
 _Handle = POINTER(c_void_p)
-# Arguments of those that return an mkv_status, which become exceptions.
+# Argument types of the functions that return an mkv_status, which is turned into an exception.
 _CHECKED = {
     "mkv_manifest_parse": [c_char_p, c_size_t, _Handle],
     "mkv_manifest_get": [c_void_p, POINTER(ManifestInfo)],
@@ -113,7 +113,7 @@ _OTHERS = {
 
 
 def candidates():
-    """Where the library may be, in the order of the search."""
+    """The paths where the library may be, in search order."""
     named = os.environ.get("MILLRACE_KV_LIBRARY")
     if named:
         return [named]
@@ -121,7 +121,7 @@ def candidates():
 
 
 class Library:
-    """Its functions as methods: status codes other than MKV_OK are raised as MillraceError, MKV_PENDING as Pending."""
+    """The library's functions as methods. Status codes other than MKV_OK are raised as MillraceError, MKV_PENDING as Pending."""
 
     def __init__(self, path=None):
         tried = []
@@ -178,7 +178,7 @@ _loaded = None
 
 
 def library():
-    """The process's library, loaded at the first call."""
+    """The process's library, loaded by the first call."""
     global _loaded
     if _loaded is None:
         _loaded = Library()

@@ -1,2 +1,2 @@
-"""Of this package; its major and minor number are those of the C interface that it speaks."""
+"""The version of this package. Its major and minor numbers are those of the C interface that it uses."""
 VERSION = "1.0.0"

@@ -1,4 +1,4 @@
-"""Manifest, Feed, Client and Pull: what kvclient/millrace_kv.h has, with memory as torch tensors or NumPy arrays.
+"""Manifest, Feed, Client and Pull: the interface of kvclient/millrace_kv.h, with memory as torch tensors or NumPy arrays.
 
     client = Client()
     manifest = Manifest(response)                       # what POST /v1/prefill answered: text, bytes or parsed
@@ -6,7 +6,7 @@
     with client.pull(manifest, list(zip(k, v)), block_ids, timeout_s=60) as pull:
         pull.wait()
 
-Objects may be used from any thread. What a pull writes to is kept alive by it."""
+Objects may be used from any thread. A pull keeps the memory that it writes to alive."""
 import ctypes
 import json
 import os
@@ -24,7 +24,7 @@ Shard = namedtuple("Shard", "rank address first_kv_head num_kv_heads num_tokens"
 
 
 class _Owner:
-    """Of a handle: destroyed once, at close() or with the object."""
+    """Owns a handle, which is destroyed once: at close() or with the object."""
 
     _destroy = None
 
@@ -51,7 +51,7 @@ class _Owner:
 
 
 class Manifest(_Owner):
-    """Where a cache is, and its shape: num_layers, num_kv_heads, head_dim, dtype, num_tokens, request_id, lease_id, ... as attributes."""
+    """The location and shape of a cache. Attributes: num_layers, num_kv_heads, head_dim, dtype, num_tokens, request_id, lease_id, ..."""
 
     _destroy = "mkv_manifest_destroy"
 
@@ -74,11 +74,11 @@ class Manifest(_Owner):
 
     @property
     def is_partial(self):
-        """Whether pages were dropped on request (kv_budget): a pull of it is refused."""
+        """Whether pages were dropped on request (kv_budget). A pull of such a cache is refused."""
         return "kept_pages" in json.loads(self.json())
 
     def scales(self):
-        """Of a cache in float8_e4m3, by layer and kv head: (of K, of V)."""
+        """The scales of a cache in float8_e4m3, by layer and kv head: (K's, V's)."""
         k, v = c_float(), c_float()
 
         def of_head(layer, head):
@@ -101,7 +101,7 @@ class Manifest(_Owner):
         return found
 
     def logprobs(self):
-        """Most likely tokens after the prompt, best first: (token id, log probability)."""
+        """The most likely tokens after the prompt, best first: (token id, log probability)."""
         found = []
         for index in range(self.num_logprobs):
             token, logprob = c_int32(), c_float()
@@ -111,7 +111,7 @@ class Manifest(_Owner):
 
 
 class Feed(_Owner):
-    """What is known of a request while it is prefilled."""
+    """The progress of a request during its prefill."""
 
     _destroy = "mkv_feed_destroy"
 
@@ -120,7 +120,7 @@ class Feed(_Owner):
         super().__init__(lib, lib.new(lib.mkv_feed_create))
 
     def write(self, data):
-        """The next bytes of the request's server-sent events; raises what the request failed with."""
+        """Takes the next bytes of the request's server-sent events. Raises the request's error if it has failed."""
         self._lib.mkv_feed_write(self._handle, data, len(data))
 
     def set_layers_ready(self, num_layers):
@@ -134,11 +134,11 @@ class Feed(_Owner):
         return self._lib.mkv_feed_layers_ready(self._handle)
 
     def manifest(self, timeout_s=0.0):
-        """To pull by, once an event brought it; None while none has."""
+        """The manifest to pull by, or None if no event has brought it yet."""
         return self._wait(self._lib.mkv_feed_wait_manifest, timeout_s)
 
     def result(self, timeout_s=0.0):
-        """Of the finished request; None while it goes on."""
+        """The manifest of the finished request, or None while the request runs."""
         return self._wait(self._lib.mkv_feed_wait_result, timeout_s)
 
     def _wait(self, wait, timeout_s):
@@ -149,7 +149,7 @@ class Feed(_Owner):
 
 
 def _memory(view):
-    """(address, shape, strides in bytes, dtype) of a torch tensor, or of what has NumPy's array interface."""
+    """(address, shape, strides in bytes, dtype) of a torch tensor or of an object with NumPy's array interface."""
     if hasattr(view, "data_ptr"):
         size = view.element_size()
         return view.data_ptr(), tuple(view.shape), tuple(stride * size for stride in view.stride()), str(view.dtype).removeprefix("torch.")
@@ -160,7 +160,7 @@ def _memory(view):
     shape, strides, kind = tuple(interface["shape"]), interface.get("strides"), interface["typestr"]
     if strides is None:
         strides = tuple(prod(shape[axis + 1:]) * int(kind[2:]) for axis in range(len(shape)))
-    # NumPy has no bfloat16; packages that bring one give it a name and no letter.
+    # NumPy has no bfloat16; packages that add one give its dtype a name but no type letter.
     name = {"<f4": "float32", "<f2": "float16"}.get(kind) or getattr(getattr(view, "dtype", None), "name", kind)
     return address, shape, tuple(strides), name
 
@@ -182,7 +182,7 @@ def _destination(layer, k, v):
 
 
 class Pull(_Owner):
-    """One that runs. close() ends it, and returns when its destinations are left alone."""
+    """A running pull. close() ends it, and returns once nothing writes to its destinations any more."""
 
     _destroy = "mkv_pull_destroy"
 
@@ -191,29 +191,30 @@ class Pull(_Owner):
         self._kept = kept
 
     def wait(self, timeout_s=float("inf")):
-        """Until all of it is there; Pending when that takes longer. A day stands for ever."""
+        """Waits until the whole cache has arrived; raises Pending if that takes longer. The longest timeout is a day."""
         self._lib.mkv_pull_wait(self._handle, min(timeout_s, 86400.0))
 
     def wait_layer(self, layer, timeout_s=float("inf")):
-        """The same for one layer of the model."""
+        """Like wait(), for one layer of the model."""
         self._lib.mkv_pull_wait_layer(self._handle, layer, min(timeout_s, 86400.0))
 
     def cancel(self):
-        """Asks it to end, and returns at once."""
+        """Asks the pull to end, and returns at once."""
         with self._closing:
             if self._handle:
                 self._lib.mkv_pull_cancel(self._handle)
 
     def stats(self):
-        """As a dictionary, with the names of mkv_pull_stats."""
+        """The statistics as a dictionary, with the names of mkv_pull_stats."""
         stats = PullStats()
         self._lib.mkv_pull_get_stats(self._handle, byref(stats))
         return {name: getattr(stats, name) for name, _ in PullStats._fields_[1:]}
 
 
 class Client(_Owner):
-    """Threads that pull, and their connections: one a process is enough. Create it after fork(). `tls_ca`, `tls_cert`, `tls_key`: files in
-    PEM, for ranks at tls:// addresses: who signs their certificates (else those that the system trusts), and what to show to them."""
+    """The pulling threads and their connections; one client per process is enough. Create it after fork(). `tls_ca`, `tls_cert` and
+    `tls_key` are PEM files for ranks at tls:// addresses: the CA that signs their certificates (else those that the system trusts), and the
+    certificate and key to show to them."""
 
     _destroy = "mkv_client_destroy"
 
@@ -227,9 +228,10 @@ class Client(_Owner):
 
     def pull(self, manifest, layers, block_ids, *, timeout_s, first_layer=0, first_kv_head=0, first_token=0, num_tokens=None, feed=None,
              ask_again=False, priority=0, decode_float8=False):
-        """Starts to pull into `layers`, (K, V) of each, as views [blocks, kv heads, block tokens, head dim] of any strides but of side by side
-        elements. Token `first_token` of the prompt goes to token 0 of block_ids[0]. With a feed each layer is pulled when it is there.
-        A cache in float8_e4m3 comes as it is into views of torch.float8_e4m3fn, with `decode_float8` as what it stands for into wider ones."""
+        """Starts to pull into `layers`, a list of (K, V): views [blocks, kv heads, block tokens, head dim] of any strides, except that the
+        elements of a head are contiguous. Token `first_token` of the prompt goes to token 0 of block_ids[0]. With a feed, each layer is
+        pulled as soon as it is ready. A cache in float8_e4m3 is copied unchanged into views of torch.float8_e4m3fn; with `decode_float8` it
+        is decoded into views of a wider type."""
         if num_tokens is None:
             num_tokens = manifest.num_tokens - first_token
         if not layers:

@@ -1,9 +1,9 @@
-"""MillraceConnector: vLLM has long prompts prefilled by Millrace, and pulls their KV cache into its own blocks (docs/vllm.md).
+"""MillraceConnector lets Millrace prefill vLLM's long prompts, and pulls their KV cache into vLLM's own blocks (docs/vllm.md).
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "MillraceConnector", "kv_connector_module_path": "millrace_kv.connector",
         "kv_role": "kv_consumer", "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"coordinator": "host:8000"}}'
 
-vLLM makes one in its scheduler's process and one in each worker's: scheduler_side.py and worker_side.py."""
+vLLM creates one instance in its scheduler's process (scheduler_side.py) and one in each worker's (worker_side.py)."""
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
@@ -35,9 +35,9 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"kv_connector_extra_config of MillraceConnector: {why}") from None
         check_vllm_version(vllm.__version__, self.options)
         if not self._kv_transfer_config.is_kv_consumer:
-            # Only of a consumer vLLM keeps blocks that a step may still write to from those that are loaded next.
+            # Only for a consumer does vLLM ensure that blocks which a step may still write to are not loaded next.
             raise ValueError('MillraceConnector needs "kv_role": "kv_consumer"')
-        # vLLM reads this after it has made the connector; by its own choice a failed pull would fail the request.
+        # vLLM reads this after creating the connector. With vLLM's default a failed pull would fail the request.
         self._kv_transfer_config.kv_load_failure_policy = "recompute"
         self._scheduler = self._worker = None
         reason = why_left_to_vllm(vllm_config, kv_cache_config)
@@ -56,14 +56,14 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config):
-        """None: pulls go to any strides."""
+        """None, because pulls can write to any strides."""
         return None
 
     @property
     def requires_kv_delivery(self):
-        return False  # whatever kv_role says, nothing is handed on
+        return False  # nothing is passed on, whatever kv_role says
 
-    # ---- in the scheduler's process
+    # ---- in the scheduler process
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
         return self._scheduler.num_matched_tokens(request, num_computed_tokens) if self._scheduler else (0, False)
@@ -91,7 +91,7 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request, block_ids):
         return self.request_finished(request, block_ids)
 
-    # ---- in a worker's process
+    # ---- in a worker process
 
     def register_kv_caches(self, kv_caches):
         if self._worker:
@@ -111,7 +111,7 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
         failures = self._worker.take_failures() if self._worker else None
         return LoadFailures(failures) if failures else None
 
-    # Waiting for one request's layer would hold up the whole batch: vLLM is told of whole loads.
+    # Waiting for one request's layer would hold up the whole batch, so vLLM is told only of complete loads.
     def wait_for_layer_load(self, layer_name):
         pass
 

@@ -1,4 +1,4 @@
-"""A coordinator's HTTP interface (docs/api.md), as far as a decode node needs it. Standard library only."""
+"""The part of a coordinator's HTTP interface (docs/api.md) that a decode node needs. Standard library only."""
 import array
 import hashlib
 import http.client
@@ -19,14 +19,14 @@ _ANSWER_S = 10.0  # for calls that are answered at once
 
 
 class CoordinatorLost(MillraceError):
-    """It could not be reached, or ended in the middle."""
+    """The coordinator could not be reached, or the connection ended early."""
 
     def __init__(self, address, why):
         super().__init__("peer_lost", f"coordinator {address}: {why or type(why).__name__}")
 
 
 def token_bytes(token_ids):
-    """Little-endian int32, as they travel."""
+    """The token ids as sent: little-endian int32."""
     tokens = array.array("i", token_ids)
     if sys.byteorder == "big":
         tokens.byteswap()
@@ -34,7 +34,7 @@ def token_bytes(token_ids):
 
 
 def prompt_digest(token_ids):
-    """Names a prompt: SHA-256 of its little-endian int32 token ids, in hexadecimal."""
+    """Identifies a prompt: SHA-256 of its little-endian int32 token ids, in hexadecimal."""
     return hashlib.sha256(token_bytes(token_ids)).hexdigest()
 
 
@@ -47,7 +47,7 @@ def _refusal(status, text):
 
 
 def _find_token(path):
-    """What a client shows, or None: the first line of the file, else of $MILLRACE_TOKEN_FILE, else $MILLRACE_TOKEN."""
+    """The client's token: the first line of the file, else of the file $MILLRACE_TOKEN_FILE, else $MILLRACE_TOKEN, else None."""
     path = path or os.environ.get("MILLRACE_TOKEN_FILE")
     if path:
         try:
@@ -65,9 +65,9 @@ def _find_token(path):
 
 
 class EventStream:
-    """The events of one request, read on a thread of its own into a feed.
+    """Reads the events of one request into a feed, on its own thread.
 
-    `make_request` returns (method, target, body), and `on_news` is called whenever something came, and at the end: both on that thread."""
+    `make_request` returns (method, target, body). `on_news` is called whenever something arrives and at the end. Both run on that thread."""
 
     def __init__(self, coordinator, make_request, on_news=None):
         self.feed = Feed()
@@ -83,14 +83,14 @@ class EventStream:
         self._thread.start()
 
     def manifest(self, timeout_s=0.0):
-        """None while there is none; raises what the request failed with."""
+        """The manifest, or None while there is none. Raises the request's error if it has failed."""
         return self._wait(self.feed.manifest, timeout_s)
 
     def result(self, timeout_s=0.0):
         return self._wait(self.feed.result, timeout_s)
 
     def check(self):
-        """Raises what the request failed with, if it has."""
+        """Raises the request's error if it has failed."""
         if self.error:
             raise self.error
 
@@ -99,18 +99,18 @@ class EventStream:
         try:
             return wait(timeout_s)
         except MillraceError:
-            self.check()  # it failed meanwhile: the feed knows the words, the error its code
+            self.check()  # if the request failed meanwhile, the feed has only the text of the error, self.error has its code
             raise
 
     def close(self):
-        """Hangs up. Who posted a request cancels it so; nothing happens to one that is done."""
+        """Closes the connection. This cancels a running request that this process posted; a finished request is not affected."""
         with self._closing:
             self._closed = True
             if self._socket:
                 try:
                     self._socket.shutdown(socket.SHUT_RDWR)
                 except OSError:
-                    pass  # it has ended already
+                    pass  # the connection has ended already
 
     def _run(self):
         try:
@@ -120,7 +120,7 @@ class EventStream:
         except (OSError, http.client.HTTPException) as why:
             self.error = MillraceError("cancelled", "closed here") if self._closed else \
                 CoordinatorLost(self._coordinator.address, why)
-        except Exception as why:  # a bug here; who waits has to hear of it
+        except Exception as why:  # a bug here; whoever waits must learn of it
             self.error = MillraceError("internal", f"{type(why).__name__}: {why}")
         if self.error:
             self.feed.fail(PEER_LOST, str(self.error))
@@ -154,8 +154,8 @@ class EventStream:
 
 
 class Prefill(EventStream):
-    """A prompt that this process posted: close() cancels it while it runs. `model` may be a function that returns its name.
-    `cache_salt`: any text; cached pages are shared by prompts of one salt alone."""
+    """A prompt that this process posted. close() cancels it while it runs. `model` may be a function that returns the model's name.
+    `cache_salt` is any text; only prompts with the same salt share cached pages."""
 
     def __init__(self, coordinator, model, token_ids, *, request_id=None, lease_ms=60000, head_plan=None, min_recall=None,
                  deadline_ms=None, cache_salt=None, on_news=None):
@@ -172,9 +172,10 @@ class Prefill(EventStream):
 
 
 class Coordinator:
-    """`address` is "host:port", or "https://host:port" where the coordinator encrypts; its certificate must be signed by one of `ca_file`,
-    or of what $MILLRACE_TLS_CA names, or by one that the system trusts. `silence_s`: a stream without a word for so long is lost; one comes every 10 s. The token is read from
-    `token_file` for every call, so that a new one needs no restart; without it from what $MILLRACE_TOKEN_FILE names, or $MILLRACE_TOKEN."""
+    """`address` is "host:port", or "https://host:port" if the coordinator encrypts. Its certificate must be signed by a CA in `ca_file`, or in
+    the file that $MILLRACE_TLS_CA names, or by one that the system trusts. A stream that is silent for `silence_s` is lost; something comes
+    every 10 s. The token is read from `token_file` for every call, so that a new one needs no restart. Without `token_file` it comes from
+    the file that $MILLRACE_TOKEN_FILE names, or from $MILLRACE_TOKEN."""
 
     def __init__(self, address, connect_timeout_s=2.0, silence_s=30.0, token_file=None, ca_file=None):
         encrypted = address.startswith("https://")
@@ -193,7 +194,7 @@ class Coordinator:
         self.token_file = token_file
 
     def credentials(self):
-        """The headers that say who asks."""
+        """The headers that identify the client."""
         token = _find_token(self.token_file)
         return {"Authorization": "Bearer " + token} if token else {}
 
@@ -207,7 +208,7 @@ class Coordinator:
         return connection
 
     def call(self, method, path, body=None):
-        """The parsed answer; raises what the coordinator refused with."""
+        """The parsed answer. Raises the coordinator's error if it refuses."""
         headers = {"Content-Type": "application/json"} | self.credentials()
         try:
             connection = self.connect()
@@ -225,18 +226,18 @@ class Coordinator:
         return json.loads(text)
 
     def models(self):
-        """By name, as GET /v1/models has them."""
+        """The entries of GET /v1/models by name."""
         return {model["id"]: model for model in self.call("GET", "/v1/models")["data"]}
 
     def prefill(self, model, token_ids, **options):
         return Prefill(self, model, token_ids, **options)
 
     def follow(self, request_id, on_news=None):
-        """The events of a request that another process posted. Closing them cancels nothing."""
+        """The events of a request that another process posted. Closing the stream cancels nothing."""
         return EventStream(self, lambda: ("GET", f"/v1/prefill/{quote(request_id, safe='')}/events", None), on_news)
 
     def end(self, request_id):
-        """Cancels a request that runs, releases the lease of one that is done."""
+        """Cancels a running request, or releases the lease of a finished one."""
         self.call("DELETE", "/v1/prefill/" + quote(request_id, safe=""))
 
     def release(self, request_id, lease_id):

@@ -1,4 +1,4 @@
-"""What the connector's two sides tell each other, through vLLM."""
+"""The messages that the connector's two sides exchange through vLLM."""
 from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
@@ -6,18 +6,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 @dataclass
 class Load:
-    """What a worker needs in order to pull."""
+    """What a worker needs to pull one cache."""
 
     request_id: str
     manifest: str  # JSON
-    block_ids: list[int]  # of vLLM, for the tokens below
+    block_ids: list[int]  # vLLM's blocks for the tokens below
     first_token: int
     num_tokens: int
 
 
 @dataclass
 class LoadMetadata(KVConnectorMetadata):
-    """To all workers, each step."""
+    """Sent to all workers at each step."""
 
     loads: list[Load] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -25,7 +25,7 @@ class LoadMetadata(KVConnectorMetadata):
 
 @dataclass
 class LoadFailures(KVConnectorWorkerMetadata):
-    """From the workers: (code, why) by request id. All ranks may have failed, mostly for the same reason: the first is kept."""
+    """Sent by the workers: (code, why) by request id. All ranks may have failed, mostly for the same reason, so only the first is kept."""
 
     reasons: dict[str, tuple[str, str]]
 

@@ -1,7 +1,7 @@
-"""The numbers by which a cache of Millrace and one of vLLM are the same, and what vLLM can have that a cache of Millrace cannot."""
+"""The numbers in which a Millrace cache and a vLLM cache must agree, and the vLLM caches that a Millrace cache cannot fill."""
 from dataclasses import dataclass
 
-# Of a cache whose pages are decoded into the model's type as they are pulled.
+# The dtype of a cache whose pages are decoded into the model's type as they are pulled.
 FLOAT8 = "float8_e4m3"
 
 
@@ -23,19 +23,19 @@ class ModelShape:
         return ", ".join(f"{name} {theirs} and not {ours}" for name, theirs, ours in pairs if theirs != ours)
 
     def difference_to_manifest(self, manifest):
-        """ "" when a cache with this manifest is one of this model."""
+        """Why a cache with this manifest is not this model's; "" if it is."""
         names = ["num_layers", "num_kv_heads", "head_dim"]
         if manifest.dtype != FLOAT8:
             names.append("dtype")
         return self._differences((name, getattr(manifest, name), getattr(self, name)) for name in names)
 
     def difference_to_offer(self, offer):
-        """The same for an entry of GET /v1/models. Its dtype is what the group computes in; whether pages are in 8-bit floats the manifest says."""
+        """The same for an entry of GET /v1/models. Its dtype is what the group computes in; only the manifest says if pages are in 8-bit floats."""
         return self._differences((name, offer.get(name), getattr(self, name)) for name in ("num_layers", "dtype", "vocab_size"))
 
 
 def why_left_to_vllm(vllm_config, kv_cache_config):
-    """What keeps this whole engine's caches from being pulled; "" when nothing does."""
+    """Why no cache can be pulled into this engine at all; "" if caches can."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec, iter_layer_specs
     parallel = vllm_config.parallel_config
     for name in "pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size":

@@ -1,4 +1,4 @@
-"""What `kv_connector_extra_config` may hold (docs/vllm.md)."""
+"""The options in `kv_connector_extra_config` (docs/vllm.md)."""
 from dataclasses import dataclass, fields
 
 from ._library import TRANSPORTS
@@ -7,30 +7,30 @@ from ._library import TRANSPORTS
 @dataclass(frozen=True)
 class Options:
     coordinator: str
-    token_file: str = ""  # its first line is the token; "": what $MILLRACE_TOKEN_FILE names, or $MILLRACE_TOKEN
-    ca_file: str = ""  # who signs the certificate of an https:// coordinator; "": what $MILLRACE_TLS_CA names, or whom the system trusts
-    model: str = ""  # of the coordinator; "": the name that vLLM serves the model under, or the coordinator's only one
-    min_tokens: int = 2048  # a prompt with fewer that vLLM does not have already is left to vLLM
+    token_file: str = ""  # its first line is the token; "": the file that $MILLRACE_TOKEN_FILE names, or $MILLRACE_TOKEN
+    ca_file: str = ""  # CAs of an https:// coordinator's certificate; "": the file that $MILLRACE_TLS_CA names, or those that the system trusts
+    model: str = ""  # the coordinator's model; "": the name that vLLM serves the model under, or the coordinator's only model
+    min_tokens: int = 2048  # a prompt with fewer tokens that vLLM does not have already is left to vLLM
     head_plan: str = ""  # "": the group's
     min_recall: float = 0.0  # 0: the group's
-    reuse: bool = False  # lets other requests have pulled blocks from vLLM's prefix cache
+    reuse: bool = False  # lets other requests reuse pulled blocks through vLLM's prefix cache
     transport: str = "auto"
-    kv_tls_ca: str = ""  # who signs the certificates of ranks at tls:// addresses; "": whom the system trusts
-    kv_tls_cert: str = ""  # what to show to ranks that ask for a certificate
+    kv_tls_ca: str = ""  # CAs of the certificates of ranks at tls:// addresses; "": those that the system trusts
+    kv_tls_cert: str = ""  # shown to ranks that ask for a certificate
     kv_tls_key: str = ""
-    num_threads: int = 0  # of the library, 0: its default
-    max_wait_s: float = 60.0  # for the manifest: for room at Millrace, that is
-    pull_timeout_s: float = 120.0  # from then on, for all of a cache
-    retry_after_s: float = 5.0  # a coordinator that could not be reached is left alone for so long
+    num_threads: int = 0  # of the library; 0: its default
+    max_wait_s: float = 60.0  # how long to wait for the manifest, that is, for room at Millrace
+    pull_timeout_s: float = 120.0  # from then on, for the whole cache
+    retry_after_s: float = 5.0  # for how long a coordinator that could not be reached is left alone
     lease_ms: int = 120000
     connect_timeout_s: float = 2.0
-    idle_ms: float = 10.0  # how long vLLM's loop rests where all requests wait for caches
+    idle_ms: float = 10.0  # how long vLLM's loop rests when all requests wait for caches
     staging_bytes: int = 256 << 20  # pinned memory of a worker on a GPU
     any_vllm_version: bool = False
 
     @staticmethod
     def parse(config):
-        """Raises ValueError with the name of what is wrong."""
+        """Raises ValueError that names the wrong option."""
         known = {field.name: field.type for field in fields(Options)}
         unknown = sorted(set(config) - set(known))
         if unknown:

@@ -1,7 +1,7 @@
-"""The connector in vLLM's scheduler process: asks for prefills, hears of them, and decides what is loaded.
+"""The connector in vLLM's scheduler process: requests prefills, follows them, and decides what is loaded.
 
-A request goes from `waiting` (no blocks, until the manifest is there) to `loading` (blocks, until every rank has reported) to nothing; or it is
-left to vLLM, once and for all, and then the reason is said."""
+A request goes from `waiting` (no blocks, until the manifest arrives) to `loading` (blocks, until every rank has reported), and is then forgotten.
+Or it is left to vLLM for good, and the reason is logged."""
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,15 +26,15 @@ class _Remote:
     events: EventStream
     began: float
     millrace_id: str
-    lease_id: str = ""  # of one that a router had prefilled
+    lease_id: str = ""  # of a prefill that a router requested
     manifest: object = None
-    request: object = None  # vLLM's, while it loads
-    cache_salt: str | None = None  # its own
+    request: object = None  # vLLM's request, while it loads
+    cache_salt: str | None = None  # the request's own
     cancelled: bool = False
 
 
 class _Complaints:
-    """Says why at once, and of what goes on for the same reason how often, once a minute."""
+    """Logs a reason at once. While the same reason recurs, logs it at most once a minute, with the number of recurrences."""
 
     def __init__(self):
         self._said = {}
@@ -58,23 +58,23 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._coordinator = Coordinator(options.coordinator, options.connect_timeout_s, token_file=options.token_file,
                                         ca_file=options.ca_file)
-        self._remotes = {}  # by vLLM's request id
-        self._left = set()  # request ids that vLLM computes, or that have had their load
+        self._remotes = {}  # vLLM's request id -> _Remote
+        self._left = set()  # ids of requests that vLLM computes itself, or whose load is over
         self._loads = []
         self._cancelled = []
-        self._failures = {}  # of loads: (code, why)
+        self._failures = {}  # request id -> (code, why) of its load
         self._news = threading.Event()
         # A group computes one prompt at a time: no more than groups wait for the end of a prefill.
         self._endings = ThreadPoolExecutor(16, "millrace-end")
         self._complaints = _Complaints()
         self._model_lock = threading.Lock()
         self._model = None
-        self._shut_until, self._shut_why = 0.0, None  # no prompts for the coordinator, and why
+        self._shut_until, self._shut_why = 0.0, None  # until when the coordinator gets no prompts, and why
 
     # ---- what vLLM asks
 
     def num_matched_tokens(self, request, num_computed_tokens):
-        """As get_num_new_matched_tokens: (None, False) while the manifest is not there."""
+        """As get_num_new_matched_tokens: (None, False) until the manifest arrives."""
         if request.request_id in self._left:
             return 0, False
         remote = self._remotes.get(request.request_id)
@@ -98,7 +98,7 @@ class SchedulerSide:
         return request.num_prompt_tokens - num_computed_tokens, True
 
     def allocated(self, request, block_ids, num_external_tokens):
-        """Blocks have been claimed for the tokens that num_matched_tokens promised."""
+        """Called once vLLM has allocated blocks for the tokens that num_matched_tokens promised."""
         if num_external_tokens == 0:
             return
         remote = self._remotes[request.request_id]
@@ -121,19 +121,19 @@ class SchedulerSide:
         metadata = LoadMetadata(self._loads, self._cancelled)
         self._loads, self._cancelled = [], []
         if nothing_scheduled and self._remotes and not metadata.loads and not metadata.cancelled:
-            # vLLM's loop spins while requests wait for their caches: the cores are for whoever computes these.
+            # vLLM's loop spins while requests wait for their caches. Resting leaves the cores to whoever computes the caches.
             self._news.wait(self._options.idle_ms / 1000)
         self._news.clear()
         return metadata
 
     def failed(self, reasons):
-        """Of loads that some rank could not complete; they are not through yet."""
+        """Records why loads failed on some rank. The loads are not over yet."""
         for request_id, why in reasons.items():
             if request_id in self._remotes:
                 self._failures.setdefault(request_id, why)
 
     def received(self, request_ids):
-        """Every rank has reported its load."""
+        """Called once every rank has reported its part of these loads."""
         for request_id in request_ids:
             remote = self._remotes.get(request_id)
             if remote is None:
@@ -141,12 +141,12 @@ class SchedulerSide:
             failure = self._failures.pop(request_id, None)
             if failure:
                 self._say(remote.request, *failure)
-                # What vLLM computes now is as good for others as any.
+                # vLLM now computes these blocks itself, so other requests may share them.
                 self._set_cache_salt(remote.request, remote.cache_salt)
             self._end(request_id, pulled=not failure)
 
     def finished(self, request):
-        """Also when aborted, at any point."""
+        """Called when a request has finished, or was aborted at any point."""
         request_id = request.request_id
         remote = self._remotes.get(request_id)
         if remote is not None:
@@ -161,10 +161,10 @@ class SchedulerSide:
             self._end(request_id)
         self._endings.shutdown(wait=True)
 
-    # ---- how a request goes on
+    # ---- how a request proceeds
 
     def _begin(self, request, num_computed_tokens):
-        """None for one that is vLLM's."""
+        """Starts a prefill, or follows a router's. Returns None if vLLM has to compute the request itself."""
         params = (request.kv_transfer_params or {}).get("millrace")
         if params is False or self._is_vllms(request):
             return None
@@ -182,13 +182,13 @@ class SchedulerSide:
 
     @staticmethod
     def _is_vllms(request):
-        """What a prefill of token ids alone does not stand for, and what has begun already."""
+        """Whether only vLLM can compute the request: token ids alone do not describe it, or it has begun already."""
         return (request.prompt_token_ids is None or request.prompt_embeds is not None or request.mm_features
                 or request.lora_request is not None or request.pooling_params is not None or request.resumable
                 or request.skip_reading_prefix_cache or request.num_preemptions > 0 or request.num_output_tokens > 0)
 
     def _follow(self, request, params):
-        """One that a router had prefilled."""
+        """Follows a prefill that a router requested."""
         missing = [name for name in ("request_id", "lease_id", "prompt_sha256") if not isinstance(params.get(name), str)]
         if missing:
             raise MillraceError("invalid_argument", f"kv_transfer_params.millrace lacks {', '.join(missing)}")
@@ -198,7 +198,7 @@ class SchedulerSide:
         return _Remote(events, time.monotonic(), params["request_id"], params["lease_id"])
 
     def _model_name(self):
-        """Of the coordinator's model; raises where it is not this one. Runs on threads of prefills."""
+        """The name of the coordinator's model. Raises if that is not vLLM's model. Runs on the threads of prefills."""
         with self._model_lock:
             known = self._model
             if known is None:
@@ -233,12 +233,12 @@ class SchedulerSide:
         return manifest
 
     def _leave(self, request, why):
-        """To vLLM, from now on."""
+        """Leaves the request to vLLM from now on."""
         now = time.monotonic()
         remote = self._remotes.get(request.request_id)
         another_model = why.code == "unsupported" and not (remote and remote.lease_id)
         if now >= self._shut_until and (another_model or isinstance(why, CoordinatorLost)):
-            # The next prompt would wait for the same, or be prefilled for nothing.
+            # The next prompt would wait for the same failure, or be prefilled for nothing.
             self._shut_until, self._shut_why = now + self._options.retry_after_s, why
             self._model = None
         self._left.add(request.request_id)
@@ -253,30 +253,30 @@ class SchedulerSide:
         self._cancelled.append(request_id)
 
     def _end(self, request_id, pulled=False):
-        """Cancels the prefill, or releases its lease, behind vLLM's back."""
+        """Cancels the prefill, or releases its lease, without making vLLM wait."""
         remote = self._remotes.pop(request_id, None)
         if remote is not None:
             self._endings.submit(self._end_remote, remote, pulled)
 
     def _end_remote(self, remote, pulled):
         if pulled:
-            # The last page comes before the prefill's end. Until then a lease cannot be released, and a prefill would count as cancelled.
+            # The last page arrives before the prefill ends. Until it ends, its lease cannot be released, and it would count as cancelled.
             remote.events.ended.wait(self._options.pull_timeout_s)
         if remote.events.error and remote.events.error.code in ("peer_lost", "not_found"):
             return
         try:
-            if remote.lease_id:  # a router's: no more than what it gave
+            if remote.lease_id:  # a router's prefill: release only the lease that it gave
                 self._coordinator.release(remote.millrace_id, remote.lease_id)
             else:
                 self._coordinator.end(remote.millrace_id)
         except MillraceError as why:
-            if why.code not in ("not_found", "cancelled"):  # it has ended by itself
+            if why.code not in ("not_found", "cancelled"):  # those two mean that it has ended by itself
                 self._complaints.say("lease", f"the lease of {remote.millrace_id} was not released and ends by itself: {why}")
         remote.events.close()
 
     @staticmethod
     def _set_cache_salt(request, cache_salt):
-        """Blocks are found in the prefix cache by hashes that begin with the request's salt: with one of its own nobody else finds them."""
+        """Sets the request's salt. The prefix cache finds blocks by hashes that begin with it, so with a unique salt no other request finds them."""
         if request.cache_salt != cache_salt:
             request.cache_salt = cache_salt
             request.block_hashes.clear()

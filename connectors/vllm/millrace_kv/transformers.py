@@ -1,11 +1,11 @@
-"""A prompt that Millrace prefilled as the cache of a transformers model.
+"""Loads a prompt that Millrace prefilled into the cache of a transformers model.
 
     from millrace_kv.transformers import prefill
     cache, result = prefill("host:8000", "llama-3-8b", input_ids[0].tolist())
     model.generate(input_ids, past_key_values=cache, max_new_tokens=100)
 
-The cache lacks the prompt's last token, which the model has to see in order to go on. One sequence at a time; the model is not compared with the
-coordinator's: K and V of another one of the same shape give nonsense."""
+The cache lacks the prompt's last token, which the model has to see in order to continue. One sequence at a time. The model is not compared with
+the coordinator's: K and V of another model of the same shape give nonsense."""
 import time
 
 import torch
@@ -18,8 +18,8 @@ _BLOCK_TOKENS = 64
 
 
 def pull_cache(client, manifest, *, num_tokens=None, feed=None, timeout_s=600.0, device=None, float8_dtype=torch.bfloat16):
-    """The first tokens of a cache (all but the prompt's last one) as a DynamicCache; with a feed, layer by layer while the prefill goes on.
-    `float8_dtype`: what one in 8-bit floats is read as."""
+    """The first tokens of a cache (all but the prompt's last one by default) as a DynamicCache. With a feed, layers are pulled during the prefill.
+    `float8_dtype`: the type into which a cache in 8-bit floats is decoded."""
     num_tokens = manifest.num_tokens - 1 if num_tokens is None else num_tokens
     num_blocks = -(-num_tokens // _BLOCK_TOKENS)
     shape = (manifest.num_kv_heads, num_blocks * _BLOCK_TOKENS, manifest.head_dim)
@@ -43,7 +43,7 @@ def pull_cache(client, manifest, *, num_tokens=None, feed=None, timeout_s=600.0,
 
 
 def prefill(coordinator, model, token_ids, *, client=None, timeout_s=600.0, device=None, float8_dtype=torch.bfloat16, **options):
-    """(cache, manifest of the result). `options` are those of Coordinator.prefill; the lease is released."""
+    """Returns (cache, manifest of the result) and releases the lease. `options` are those of Coordinator.prefill."""
     coordinator = Coordinator(coordinator) if isinstance(coordinator, str) else coordinator
     own = None if client else Client()
     events = coordinator.prefill(model, token_ids, **options)

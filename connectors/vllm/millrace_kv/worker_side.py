@@ -1,7 +1,7 @@
-"""The connector in a worker process of vLLM, one a tensor parallel rank: pulls this rank's heads into vLLM's blocks.
+"""The connector in a worker process of vLLM (one per tensor-parallel rank): pulls this rank's heads into vLLM's blocks.
 
-A load runs on a thread: it follows the events of its prefill, pulls each layer as soon as it is there, and is reported once. A cache in 8-bit
-floats is decoded by the library as it lands, in vLLM's blocks or on its way to them."""
+Each load runs on a thread: it follows the events of its prefill, pulls each layer as soon as it is ready, and is reported once. The library
+decodes a cache in 8-bit floats as it arrives, in vLLM's blocks or in staging memory."""
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +16,17 @@ from .coordinator import Coordinator
 
 logger = init_logger("vllm.millrace_kv")
 
-# Loads that wait for their layers cost a thread each, and nothing else.
+# A load that waits for its layers costs one thread and nothing else.
 _MAX_LOADS = 64
-# How soon a thread that waits for a layer sees that the events have failed or that it was cancelled, should the library not tell.
+# How soon a thread that waits for a layer notices a failure of the events or a cancellation, should the library not report it.
 _LOOK_S = 0.5
 
 
 class _LoadState:
-    """Of one that runs: what cancel() has to end."""
+    """The state of a running load: the pulls that cancel() has to end."""
 
     def __init__(self, blocks_free):
-        self.blocks_free = blocks_free  # on a GPU: the event behind all that vLLM still does to the blocks
+        self.blocks_free = blocks_free  # on a GPU: the event after everything that vLLM still does to the blocks
         self._lock = threading.Lock()
         self._cancelled = False
         self._pulls = set()
@@ -54,9 +54,9 @@ class _LoadState:
 
 
 class Layers:
-    """vLLM's KV caches of this rank, by layer: [blocks, kv heads, tokens, 2 x head dim] of any strides, on a CPU or a GPU.
+    """vLLM's KV caches on this rank, by layer: [blocks, kv heads, tokens, 2 x head dim] of any strides, on a CPU or a GPU.
 
-    vLLM's block ids are those of its scheduler, of `block_tokens`; a kernel may divide such a block into several."""
+    vLLM's block ids are its scheduler's, for blocks of `block_tokens`. A kernel may divide such a block into several."""
 
     def __init__(self, caches, shape, num_kv_heads, block_tokens):
         self._caches = caches
@@ -69,7 +69,7 @@ class Layers:
         self.kernel_tokens = caches[0].shape[2]
         self._ratio = block_tokens // self.kernel_tokens
         self.on_cpu = caches[0].device.type == "cpu"
-        self.staged = not self.on_cpu  # whether pulls go through other memory
+        self.staged = not self.on_cpu  # whether pulls go through staging memory
 
     def __len__(self):
         return len(self._caches)
@@ -86,7 +86,7 @@ class Layers:
         return cache[..., :self._head_dim], cache[..., self._head_dim:]
 
     def pack(self, layer, ids):
-        """Brings blocks that were written as plain numbers into the order that the CPU's attention reads."""
+        """Reorders blocks from the plain layout in which they were written into the one that the CPU's attention reads."""
         if self.on_cpu:
             current_platform.pack_kv_cache(self._caches[layer], torch.tensor(ids, dtype=torch.int64))
 
@@ -94,7 +94,7 @@ class Layers:
         return torch.empty((num_blocks, *self._caches[0].shape[1:]), dtype=self._caches[0].dtype, pin_memory=not self.on_cpu)
 
     def scatter(self, layer, staged, ids):
-        """From pinned memory into blocks of a GPU, on the current stream."""
+        """Copies from pinned memory into blocks on a GPU, on the current stream."""
         cache = self._caches[layer]
         index = torch.tensor(ids, dtype=torch.int64, pin_memory=not self.on_cpu).to(cache.device, non_blocking=True)
         cache.index_copy_(0, index, staged[:len(ids)].to(cache.device, non_blocking=True))
@@ -176,10 +176,10 @@ class WorkerSide:
             self._load(load, state)
         except MillraceError as why:
             failure = why.code, str(why)
-        except Exception as why:  # a bug, or no memory: vLLM has to hear of it all the same
+        except Exception as why:  # a bug or a lack of memory: vLLM has to learn of it too
             failure = "internal", f"{type(why).__name__}: {why}"
             logger.exception("pull of request %s", load.request_id)
-        # vLLM asks for what has finished before it asks for what is bad: both are there at once.
+        # vLLM asks for finished loads before it asks for bad blocks, so both are set together.
         with self._lock:
             del self._running[load.request_id]
             self._finished.add(load.request_id)
@@ -216,7 +216,7 @@ class WorkerSide:
                 if state.cancelled:
                     pull.cancel()
             except MillraceError:
-                events.check()  # says better why there are no more layers
+                events.check()  # gives a better reason for the missing layers
                 raise
 
     def _pull_in_place(self, manifest, load, ids, events, state, deadline):
@@ -233,7 +233,7 @@ class WorkerSide:
             pull.close()
 
     def _pull_staged(self, manifest, load, ids, events, state, deadline):
-        """Through pinned memory in pieces of some blocks of a layer, two of them under way; each is copied to the GPU beside the model."""
+        """Pulls through pinned memory, in pieces of some blocks of a layer, two at a time. Each is copied to the GPU while the model runs."""
         began = time.monotonic()
         blocks = max(1, min(len(ids), self._options.staging_bytes // 2 // self._layers.block_bytes))
         pieces = [(layer, at) for layer in range(len(self._layers)) for at in range(0, len(ids), blocks)]

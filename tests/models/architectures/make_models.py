@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Small random checkpoints of the architectures that Millrace reads, and what Transformers computes of them.
+"""Makes small random checkpoints of the architectures that Millrace reads, with Transformers' results for them.
 
-Every model is one of Transformers' own classes, made of a config and a fixed seed; its weights are rounded to bfloat16
-before anything is computed, in float32; those of 8 bits are rounded to e4m3 instead, and computed with as elements times
-scales. Writes for each a folder with config.json, model.safetensors,
-generation_config.json and golden.json (format: ../make_golden.py and ../check_golden.py).
+Every model is one of Transformers' own classes, made from a config and a fixed seed. Its weights are rounded to bfloat16
+before anything is computed, in float32. Weights of 8 bits are rounded to e4m3 instead, and used as elements times
+scales. Writes a folder for each model with config.json, model.safetensors, generation_config.json and golden.json
+(format: ../make_golden.py and ../check_golden.py).
 
     make_models.py [NAME ...]        all, or those named, into the folders beside this script
 
-Needs torch and transformers 5.19; the tests need neither, only what this wrote.
+Needs torch and transformers 5.19. The tests need neither, only the files that this writes.
 """
 
 import json
@@ -26,9 +26,9 @@ SHAPE = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidd
          "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "bos_token_id": None,
          "eos_token_id": None, "pad_token_id": None, "attn_implementation": "eager"}
 EOS = [90, 91]
-LENGTHS = (70, 701)  # more than a row tile; several stripes, the last one partial; several windows
+LENGTHS = (70, 701)  # more than a row tile; several stripes, the last of them partial; several windows
 MAX_TOKENS = 6
-MORE_TOKENS = {"window_ministral": 45}  # until its window begins among them
+MORE_TOKENS = {"window_ministral": 45}  # until its window begins within the generated tokens
 PROBES = 8
 KV_SAMPLES = 24
 
@@ -37,7 +37,7 @@ def rope(**parameters):
     return {"rope_parameters": {"rope_theta": 10000.0, **parameters}}
 
 
-# Phi-3 has no head_dim field: hidden / heads.
+# Phi-3 has no head_dim field; it is hidden / heads.
 PHI3 = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": "none", "num_hidden_layers": 2}
 LONGROPE = {"rope_type": "longrope", "partial_rotary_factor": 0.75, "short_factor": [1 + i / 16 for i in range(24)],
             "long_factor": [1 + i * i / 24 for i in range(24)]}
@@ -48,8 +48,8 @@ GROUPS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": 
                       "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}}
 MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
 MINIMAX_LEFT_OUT = ["gate", "e_score_correction_bias", "lm_head"]
-# Of models in 8 bits: rows and columns with a scale (0: all), what its name ends with, the scales' dtype and shape, what
-# config.json says of it, or a file of its own.
+# For models in 8 bits: the rows and columns that share a scale (0: all), the suffix of the scale's name, the scales' dtype and
+# shape, and what config.json or a file of its own says about the quantisation.
 QUANTISED = {
     "float8_row": (1, 0, "_scale", torch.bfloat16, 2, {"quant_method": "compressed-tensors", "format": "float-quantized",
                                                        "ignore": ["lm_head"], "config_groups": GROUPS}),
@@ -61,12 +61,12 @@ QUANTISED = {
     "float8_fbgemm": (1, 0, "_scale", torch.float32, 2, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
                                                          "modules_to_not_convert": ["lm_head", "model.layers.0.self_attn"]}),
 }
-# Two kinds of layers: a window shorter than a row tile, and scaled frequencies in the others.
+# Two kinds of layers: some have a window shorter than a row tile, the others scaled frequencies.
 GEMMA3 = {"tie_word_embeddings": True, "num_hidden_layers": 2, "sliding_window": 37, "query_pre_attn_scalar": 40,
           "layer_types": ["sliding_attention", "full_attention"],
           "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
                               "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 20000.0}}}
-# Sinks, a clamp that is felt, a window in layer 0, frequencies whose borders are no whole dimensions.
+# Sinks, a clamp that takes effect, a window in layer 0, and frequencies whose borders are not whole dimensions.
 GPT_OSS = {"num_hidden_layers": 2, "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 37,
            "swiglu_limit": 0.75, "layer_types": ["sliding_attention", "full_attention"],
            **rope(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=512)}
@@ -75,12 +75,12 @@ MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.sel
 GLM4 = {"num_hidden_layers": 2, "attention_bias": True, **rope(partial_rotary_factor=0.5, rope_type="default")}
 GLM4_MOE = {**GLM4, "use_qk_norm": True, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 2,
             "first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.75}
-# Sigmoids, an MLP in layer 0; a layer without a rotary embedding between two with one.
+# Sigmoids, an MLP in layer 0, and a layer without a rotary embedding between two that have one.
 HY3 = {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1, "moe_intermediate_size": 16,
        "router_scaling_factor": 1.75}
-# Norms over all heads, half of each of which turns; the public files' field of that.
+# Norms over all heads; half of each head is rotated, which the public files say in this field.
 MINIMAX = {"num_hidden_layers": 2, "intermediate_size": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 32}
-# Blocks of 8 bits and fields, as the public files have them.
+# Blocks of 8 bits, and the fields of the public files.
 MINIMAX_PUBLIC = {"intermediate_size": 48, "attn_type_list": [1, 1], "use_qk_norm": True, "qk_norm_type": "per_layer", "scoring_func": "sigmoid",
                   "use_routing_bias": True, "shared_intermediate_size": 0, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
 SMOLLM3 = {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": False, **rope(rope_type="default")}
@@ -93,18 +93,18 @@ MODELS = {
     "float8_tensor": ("Phi3", {**FLOAT8, "hidden_size": 256, "head_dim": "none"}),
     "float8_fbgemm": ("Mistral", {**FLOAT8, "sliding_window": None}),
     "qwen3": ("Qwen3", {"tie_word_embeddings": True}),
-    "qwen3-128": ("Qwen3", {"tie_word_embeddings": True, "num_hidden_layers": 2, "head_dim": 128}),  # as the public ones
+    "qwen3-128": ("Qwen3", {"tie_word_embeddings": True, "num_hidden_layers": 2, "head_dim": 128}),  # as in the public models
     "llama3": ("Llama", rope(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                              original_max_position_embeddings=64)),
     "linear": ("Llama", {"num_hidden_layers": 2, **rope(rope_type="linear", factor=4.0)}),
     "yarn": ("Qwen3", rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=256)),
-    # Windows that are no multiple of a row tile, one of them less: in all layers, in the last ones, in some.
+    # Windows that are not a multiple of a row tile, one of them shorter than one: in all layers, in the last ones, in some.
     "window_mistral": ("Mistral", {"sliding_window": 91}),
     "window_qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 150, "max_window_layers": 1, "attention_dropout": 0.0}),
     "window_ministral": ("Ministral", {"sliding_window": 37, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "gemma3": ("Gemma3", GEMMA3),
     "gemma3-256": ("Gemma3", {**GEMMA3, "head_dim": 256}),
-    "glm4": ("Glm4", {**GLM4, "eos_token_id": EOS}),  # else its class has some beyond this vocabulary
+    "glm4": ("Glm4", {**GLM4, "eos_token_id": EOS}),  # otherwise its class has some beyond this vocabulary
     "glm4-moe": ("Glm4Moe", GLM4_MOE),  # layer 0 has an MLP
     "gpt-oss": ("GptOss", GPT_OSS),
     "gpt-oss-mxfp4": ("GptOss", GPT_OSS),  # its experts' weights in 4 bits
@@ -113,16 +113,16 @@ MODELS = {
     "minimax-fp8": ("MiniMaxM2", {**MINIMAX, **FLOAT8, **MINIMAX_PUBLIC}),
     "seed-oss": ("SeedOss", {"num_hidden_layers": 2, "attention_bias": True, "attention_dropout": 0.0, "residual_dropout": 0.0}),
     "smollm3": ("SmolLM3", SMOLLM3),
-    # The text model within one for images and text.
+    # The text model within a model for images and text.
     "gemma3-images": ("Gemma3", GEMMA3),
     "mistral3-images": ("Mistral", {"num_hidden_layers": 2, "sliding_window": None}),
     "longrope": ("Phi3", {**PHI3, "original_max_position_embeddings": 256, **rope(**LONGROPE)}),
-    # Layer 1 has an MLP; the others' weights are of a softmax over the chosen two.
+    # Layer 1 has an MLP; in the other layers the experts' weights are a softmax over the chosen two.
     "qwen3moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1]}),
-    # One expert a token, times its share of the softmax over all; layers 1 and 3 have experts.
+    # One expert per token, weighted by its share of the softmax over all experts; layers 1 and 3 have experts.
     "qwen3moe-one": ("Qwen3Moe", {**EXPERTS, "num_experts_per_tok": 1, "norm_topk_prob": False, "num_hidden_layers": 4,
                                   "decoder_sparse_step": 2}),
-    # An expert that nearly all tokens choose and one that none does, and a shared one.
+    # One expert that nearly all tokens choose, one that no token chooses, and a shared expert.
     "qwen2moe-skewed": ("Qwen2Moe", {**EXPERTS, "norm_topk_prob": False, "num_hidden_layers": 2, "shared_expert_intermediate_size": 24}),
     "mixtral": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 2}),
     "mixtral-all": ("Mixtral", {**MIXTRAL, "num_experts_per_tok": 4}),
@@ -133,14 +133,15 @@ WITH_IMAGES = {"gemma3-images": ("Gemma3", {"vision_config": VISION, "mm_tokens_
 ADDS_ONE = {"gemma3_text"}  # to the weights of its norms
 TEXT_CONFIGS = {"Gemma3": "Gemma3TextConfig"}  # others are called FamilyConfig
 SKEWED = {"qwen2moe-skewed"}
-# Where rounding alone decides whether an expert is chosen, the reference says nothing: between the last chosen logit and the next lie at
-# least so many. float32's errors are some 1e-5.
+# The least difference between the last chosen expert's logit and the next one. If rounding alone decided the choice, the reference would say
+# nothing; float32's errors are some 1e-5.
 MIN_MARGIN = 2e-4
-SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2, "minimax": 3, "minimax-fp8": 6}  # of those that the names' own would put too close
+# For models whose default seeds, made from their names, put the logits too close.
+SEEDS = {"glm4-moe": 1, "gpt-oss": 1, "gpt-oss-mxfp4": 2, "minimax": 3, "minimax-fp8": 6}
 
 
 def randomise(model, seed):
-    """Weights that make every part matter: scores of a few nats, norms and biases that are not 1 and 0."""
+    """Sets weights that make every part matter: scores of a few nats, and norms and biases that are not 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config.get_text_config()
     with torch.no_grad():
@@ -150,11 +151,11 @@ def randomise(model, seed):
             if name.endswith("norm.weight"):
                 weight.copy_((0 if config.model_type in ADDS_ONE else 1) + 0.2 * noise)
             elif name.endswith("sinks"):
-                weight.copy_(4 + 2 * noise)  # about what the keys of a window sum to
+                weight.copy_(4 + 2 * noise)  # about the sum over the keys of a window
             elif weight.dim() == 1:
                 weight.copy_(0.3 * noise)
             elif "embed_tokens" in name:
-                weight.copy_(noise * (0.05 if config.tie_word_embeddings else 1))  # else a row would predict itself
+                weight.copy_(noise * (0.05 if config.tie_word_embeddings else 1))  # otherwise a row would predict itself
             else:
                 gain = 2 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "gate.weight", "router")) else 1
                 weight.copy_(noise * gain / weight.shape[-1] ** 0.5)
@@ -162,7 +163,7 @@ def randomise(model, seed):
 
 
 def tensors_of(model):
-    """(name in the file, view) of all tensors, where they are not as Transformers' classes have them."""
+    """(name in the file, view) of all tensors; for models whose files differ from Transformers' classes, as in the files."""
     for key, weight in model.state_dict().items():
         if model.config.model_type != "minimax_m2":
             yield key, weight
@@ -204,7 +205,7 @@ def quantise(model, name):
 
 
 def pack_mxfp4(model):
-    """Rounds the experts to 4 bits under powers of two, by Transformers' own reading of them. Returns the tensors of the checkpoint."""
+    """Rounds the experts to 4 bits times powers of two, decoded by Transformers itself. Returns the tensors of the checkpoint."""
     from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
     tensors = {}
     for key, weight in model.state_dict().items():
@@ -246,7 +247,7 @@ def write_quantised(folder, tensors, config):
         json.dump(fields, file, indent=2)
         file.write("\n")
 def skew(model):
-    """All tokens have a component in common, for which the first expert's router stands and against which the last one's does."""
+    """Gives all tokens a common component; the router's row of the first expert points along it, that of the last expert against it."""
     with torch.no_grad():
         model.model.embed_tokens.weight[:, 0] = 8
         for layer in model.model.layers:
@@ -256,7 +257,7 @@ def skew(model):
 
 
 def watch_routers(model):
-    """[layer] of (what decides [rows, experts], chosen [rows, k]) of the last forward pass."""
+    """For each layer, (the deciding values [rows, experts], the chosen experts [rows, k]) of the last forward pass."""
     routers = [module for name, module in model.named_modules() if name.endswith((".gate", ".router"))]
     seen = [None] * len(routers)
 
@@ -335,9 +336,9 @@ def make(name):
     model.generation_config = transformers.GenerationConfig(eos_token_id=EOS)
     model.to(torch.bfloat16).save_pretrained(folder)
     if name == "window_qwen2":
-        drop_fields(folder, "layer_types")  # as in older files: max_window_layers says it
+        drop_fields(folder, "layer_types")  # as in older files, where max_window_layers says it
     if name == "minimax-fp8":
-        drop_fields(folder, "partial_rotary_factor", "rope_parameters")  # as in public files: rotary_dim says it
+        drop_fields(folder, "partial_rotary_factor", "rope_parameters")  # as in public files, where rotary_dim says it
     if tensors:
         write_quantised(folder, tensors, MXFP4 if "mxfp4" in name else QUANTISED[name][-1])
     os.chmod(os.path.join(folder, "model.safetensors"), 0o644)

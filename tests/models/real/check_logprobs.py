@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Log probabilities of millrace-batch on a real model against a NumPy forward pass that shares no code with it (make_golden.Llama).
+"""Compares log probabilities of millrace-batch on a real model with a NumPy forward pass that shares no code with it (make_golden.Llama).
 
     check_logprobs.py --batch build/release/bin/millrace-batch [--grids 1x1 3x1 1x2] [--tokens 500]
 
-A grid is TPxCP. Every 7th position of a text is a probe for the token that comes next there. Exit status 0 when all hold, 77
-without a model (real_model.py).
+A grid is TPxCP. Every 7th position of a text is a probe for the token that comes next there. Exit status 0 when all comparisons
+hold, 77 without a model (real_model.py).
 """
 
 import argparse
@@ -21,13 +21,13 @@ sys.path[:0] = [HERE, MODELS]
 import real_model  # noqa: E402
 from check_golden import mpirun  # noqa: E402
 
-# Both compute in float32, with sums in other orders. A rounding is 2^-24 of a value; logits of this model are up to 40, where that is 2e-6, and 30
-# layers of about ten sums each add up some 300 of them: 7e-4 if all went one way. A rope_theta that is 1 % off moves the worst one by 0.012.
+# Both compute in float32, with sums in different orders. A rounding is 2^-24 of a value, which is 2e-6 for this model's logits of up to 40. 30
+# layers of about ten sums each add up some 300 roundings: 7e-4 if all went one way. A rope_theta that is 1 % off moves the worst one by 0.012.
 TOLERANCE = 1e-3
 PROBE_STEP = 7
 TEXT = "/usr/share/common-licenses/GPL-3"  # every Debian and Ubuntu has it
-# Both read what convert_gguf.py made, so it is judged by what the model knows: nats a token of the text, 3.3 as it is, 5.6 with Q and K in GGUF's
-# order, 10.8 where nothing is known.
+# Both read the output of convert_gguf.py, so that output is judged by what the model knows, in nats per token of the text: 3.3 as it is, 5.6 with
+# Q and K in GGUF's order, 10.8 for a model that knows nothing.
 MOST_NLL = 4.3
 
 
@@ -50,14 +50,14 @@ def reference(model, prompt):
 
 
 class Comparison:
-    """Of one grid's result with the reference."""
+    """The comparison of one grid's result with the reference."""
 
     def __init__(self, prompt, expected, result):
         rows = range(len(expected))
         got, tokens = result["probe_logprobs"], result["probe_token_ids"]
         assert len(got) == len(tokens) == len(expected)
         self.worst = max(abs(got[i] - expected[i, prompt["probe_target_ids"][i]]) for i in rows)
-        # Of two tokens that are as likely but for the tolerance either may be the first.
+        # If two tokens are equally likely within the tolerance, either may be the first.
         self.other_tokens = sum(expected[i, tokens[i]] < expected[i].max() - 2 * TOLERANCE for i in rows)
         self.good = self.worst <= TOLERANCE and self.other_tokens == 0
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Progressive attention of millrace-decode on a real model: nearly all of its choices at the default mass are dense attention's.
+"""Checks progressive attention of millrace-decode on a real model: nearly all of its choices at the default mass are dense attention's.
 
     check_progressive.py --bin build/release/bin [--tokens 4096] [--answer-tokens 40]
 
-A text and a task of bench/quality; both attentions go on with the tokens that dense attention chose. Exit status 0 when it holds, 77 without a
-model (real_model.py).
+The prompts are a text and a task of bench/quality. Both attentions continue with the tokens that dense attention chose. Exit status 0 when the
+check holds, 77 without a model (real_model.py).
 """
 
 import argparse
@@ -18,13 +18,13 @@ sys.path[:0] = [HERE, os.path.join(ROOT, "tests", "e2e"), os.path.join(ROOT, "be
 
 import real_model  # noqa: E402
 
-# 48 of the task's 50 were (docs/notebook/progressive-decoding.md). What is asked of the mass is 0.99, which the fixture keeps and this model does
-# not: 0.02 of each head's mass in 30 layers change choices that are nearly even.
+# 48 of the task's 50 choices were equal (docs/notebook/progressive-decoding.md). The mass is meant to give 0.99, which the fixture reaches and this
+# model does not: 0.02 of each head's mass in 30 layers changes choices that are nearly even.
 LEAST_EQUAL = 0.9
 
 
 def compare(service, model, prompt, answer_tokens):
-    """Choices, equal ones, pages read of all."""
+    """The number of choices, the number of equal ones, and the share of pages read."""
     status, _, response = service.prefill(prompt, model=os.path.basename(model), lease_ms=1800000)
     assert status == 200, response
     common = {"model": model, "max_tokens": answer_tokens + 1}

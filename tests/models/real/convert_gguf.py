@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes a Hugging Face directory (config.json, model.safetensors, tokenizer.json) of a GGUF file.
+"""Makes a Hugging Face directory (config.json, model.safetensors, tokenizer.json) from a GGUF file.
 
     convert_gguf.py MODEL.gguf DIR [--dtype bfloat16|float32] [--rope-theta X] [--max-positions N]
 
-Llama models with the byte-level tokenizer of SmolLM. Quantised weights are written as the numbers that they stand for. Needs numpy.
+Supports Llama models with the byte-level tokenizer of SmolLM. Quantised weights are written as the numbers that they stand for. Needs numpy.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def hugging_face_name(name):
 
 
 def halves_turned(weight, num_heads):
-    """Rows of Q and K: GGUF's Llama turns neighbours (0, 1), (2, 3), ..; Hugging Face's turns i with i + dim/2."""
+    """Reorders rows of Q and K: GGUF's Llama rotates neighbours (0, 1), (2, 3), ..; Hugging Face's rotates i with i + dim/2."""
     rows, columns = weight.shape
     return weight.reshape(num_heads, -1, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -45,7 +45,7 @@ def read_weights(gguf):
 
 
 def bfloat16_bits(values):
-    """Rounded to the nearest, ties to even; numpy has no such type."""
+    """The bits of values rounded to the nearest bfloat16, ties to even; numpy has no such type."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
 
@@ -72,7 +72,7 @@ def config(fields, dtype, tied, rope_theta=None, max_positions=None):
             "num_attention_heads": heads, "num_key_value_heads": fields["llama.attention.head_count_kv"], "head_dim": hidden // heads,
             "max_position_embeddings": max_positions or fields["llama.context_length"],
             "rope_theta": rope_theta or fields["llama.rope.freq_base"],
-            # 1e-5 was rounded to float32 on its way here.
+            # The file has 1e-5 rounded to float32.
             "rms_norm_eps": float(f"{fields['llama.attention.layer_norm_rms_epsilon']:.6g}"),
             "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": tied,
             "bos_token_id": fields["tokenizer.ggml.bos_token_id"], "eos_token_id": fields["tokenizer.ggml.eos_token_id"]}

@@ -1,7 +1,7 @@
-"""A GGUF file: its fields, and its tensors as float32.
+"""Reads a GGUF file: its fields, and its tensors as float32.
 
-The format is https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the blocks of quantised types are those of ggml-common.h in the same
-repository. Versions 2 and 3, little-endian; types F32, F16, BF16, Q8_0, Q4_0 and Q4_1.
+The format is described in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the blocks of quantised types are those of ggml-common.h in
+the same repository. Reads versions 2 and 3, little-endian, with types F32, F16, BF16, Q8_0, Q4_0 and Q4_1.
 """
 
 import math
@@ -24,7 +24,7 @@ def _nibbles(packed):
     return np.concatenate((packed & 15, packed >> 4), axis=1).astype(np.float32)
 
 
-# Type: name, values a block, bytes a block, and what makes float32 [blocks, values] of uint8 [blocks, bytes].
+# Type: name, values per block, bytes per block, and the function that makes float32 [blocks, values] from uint8 [blocks, bytes].
 TENSOR_TYPES = {
     0: ("F32", 1, 4, lambda b: b.view("<f4")),
     1: ("F16", 1, 2, lambda b: b.view("<f2").astype(np.float32)),

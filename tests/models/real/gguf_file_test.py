@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gguf_file.py on a file that is written here, byte by byte. Exit status 77 where numpy cannot be fetched (real_model.py)."""
+"""Tests gguf_file.py on a file that is written here byte by byte. Exit status 77 if numpy cannot be fetched (real_model.py)."""
 
 import os
 import struct

