@@ -64,7 +64,7 @@ class SchedulerSide:
         self._cancelled = []
         self._failures = {}  # request id -> (code, why) of its load
         self._news = threading.Event()
-        # A group computes one prompt at a time: no more than groups wait for the end of a prefill.
+        # A group computes one prompt at a time, or one in each of its lanes, so few wait for the end of a prefill at once.
         self._endings = ThreadPoolExecutor(16, "millrace-end")
         self._complaints = _Complaints()
         self._model_lock = threading.Lock()
