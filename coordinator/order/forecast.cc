@@ -42,7 +42,9 @@ void Forecast::Curves::observe(const Request& request, Duration took) {
 void Forecast::Curves::forget(const Observed& one) {
   all.forget(one.num_tokens);
   const auto plan = by_plan.find(one.plan);
-  if (plan != by_plan.end()) plan->second.forget(one.num_tokens);
+  if (plan == by_plan.end()) return;
+  plan->second.forget(one.num_tokens);
+  if (plan->second.empty()) by_plan.erase(plan);
 }
 
 const PrefillCurve& Forecast::Curves::of(const Request& request) const {

@@ -173,6 +173,15 @@ TEST_F(ForecastTest, AColdGroupsFirstPromptCountsUntilOneAsLongIsKnown) {
   EXPECT_NEAR(s(forecast_.expect(group, request(1024))), 4, 1e-3);
 }
 
+TEST_F(ForecastTest, APlanOfWhichOnlyAColdGroupsPromptWasKnownIsTakenForTheOthers) {
+  Group group = this->group(1, 10'000);
+  group.cold = true;
+  forecast_.finished(group, request(256, "dense"), seconds(40));
+  group.cold = false;
+  forecast_.finished(group, request(1024, "a-shape:1,2"), seconds(8));
+  EXPECT_NEAR(s(forecast_.expect(group, request(1024, "dense"))), 8, 1e-3);
+}
+
 TEST_F(ForecastTest, OfAColdGroupOthersOfItsKindLearnNothing) {
   Group cold = group(1, 10'000);
   cold.cold = true;
