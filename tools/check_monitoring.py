@@ -32,7 +32,7 @@ def documented():
     metrics = dict(ALERTS)
     of_groups = False
     for line in text.split("\n## ")[0].splitlines():
-        of_groups = of_groups or line.startswith("Of groups")
+        of_groups = of_groups or "with the label `group`" in line
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         names = re.findall(r"`(millrace_[a-z_]+)`", cells[0]) if line.startswith("|") else []
         for name in names:
