@@ -46,7 +46,8 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
                  std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
                  groups_own_seconds(*request, message));
-  group.cold = false;
+  // Prompts side by side are all its first.
+  if (group.side_by_side.empty()) group.cold = false;
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.

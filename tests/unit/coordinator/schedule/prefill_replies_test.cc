@@ -66,6 +66,18 @@ TEST_F(PrefillRepliesTest, AfterItsFirstPromptAGroupIsNoLongerCold) {
   EXPECT_NEAR(seconds(turns_.forecast().expect(group_, next)), 2, 1e-3);
 }
 
+TEST_F(PrefillRepliesTest, AGroupIsColdUntilAllOfItsFirstPromptsSideBySideAreDone) {
+  group_.cold = true;
+  const auto a = running("a", group_);
+  const auto b = running("b", group_);
+  group_.running = nullptr;
+  group_.side_by_side = {a, b};
+  ASSERT_TRUE(done("a").ok());
+  EXPECT_TRUE(group_.cold);
+  ASSERT_TRUE(done("b").ok());
+  EXPECT_FALSE(group_.cold);
+}
+
 TEST_F(PrefillRepliesTest, WhatIsOutOfBoundsBreaksTheProtocolAndEndsNothing) {
   const auto request = running("a", group_);
   EXPECT_EQ(done("a", UINT64_MAX).error().code, Errc::kInvalidArgument);
