@@ -8,6 +8,12 @@
 namespace millrace::comm {
 namespace {
 
+// MPI moves a large message piece by piece, as often as it is polled. Four ranks of one host
+// exchange 36 MB in 5 ms while all poll, but took 60 ms when they slept between polls
+// (docs/notebook/prefix-on-gpus.md). So ranks stay awake for as long as their bytes take at this
+// rate.
+constexpr double kSlowestBytesPerS = 1e9;
+
 Error mpi_error(int status) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
@@ -23,6 +29,7 @@ MpiTransfers::~MpiTransfers() {
 
 void MpiTransfers::send(int process, std::span<const std::byte> data) {
   const auto limit = static_cast<size_t>(family_.max_message_bytes());
+  num_bytes_ += data.size();
   for (; !data.empty() && post_status_ == MPI_SUCCESS;
        data = data.subspan(std::min(limit, data.size()))) {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -35,6 +42,7 @@ void MpiTransfers::send(int process, std::span<const std::byte> data) {
 
 void MpiTransfers::receive(int process, std::span<std::byte> data) {
   const auto limit = static_cast<size_t>(family_.max_message_bytes());
+  num_bytes_ += data.size();
   for (; !data.empty() && post_status_ == MPI_SUCCESS;
        data = data.subspan(std::min(limit, data.size()))) {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -50,12 +58,13 @@ Result<void> MpiTransfers::wait(Deadline deadline) {
   if (!result.ok()) give_up();
   sends_and_receives_.clear();
   is_receive_.clear();
+  num_bytes_ = 0;
   return result;
 }
 
 Result<void> MpiTransfers::poll_until_done(Deadline deadline) {
   if (post_status_ != MPI_SUCCESS) return mpi_error(post_status_);
-  Backoff backoff(family_.awake());
+  Backoff backoff(awake());
   while (true) {
     int done = 0;
     const int status = MPI_Testall(static_cast<int>(sends_and_receives_.size()),
@@ -70,6 +79,13 @@ Result<void> MpiTransfers::poll_until_done(Deadline deadline) {
     }
     backoff.pause(deadline);
   }
+}
+
+Duration MpiTransfers::awake() const {
+  const Duration without_bytes = family_.awake();
+  if (without_bytes == Duration::zero()) return without_bytes;  // the cores are shared
+  const std::chrono::duration<double> bytes_s(static_cast<double>(num_bytes_) / kSlowestBytesPerS);
+  return without_bytes + std::chrono::duration_cast<Duration>(bytes_s);
 }
 
 void MpiTransfers::give_up() {

@@ -34,6 +34,8 @@ class MpiTransfers {
 
  private:
   Result<void> poll_until_done(Deadline deadline);
+  // How long to go on yielding (backoff.h).
+  Duration awake() const;
   void give_up();
 
   MpiFamily& family_;
@@ -41,6 +43,7 @@ class MpiTransfers {
   int post_status_ = MPI_SUCCESS;
   std::vector<MPI_Request> sends_and_receives_;
   std::vector<bool> is_receive_;
+  size_t num_bytes_ = 0;
 };
 
 }  // namespace millrace::comm
