@@ -1,5 +1,7 @@
 #include "common/content/canonical_cbor.h"
 
+#include <array>
+
 namespace millrace {
 
 namespace {
@@ -21,10 +23,11 @@ void CanonicalCbor::head(uint8_t major_type, uint64_t argument) {
     num_bytes *= 2;
     ++length;
   }
-  bytes_.push_back(static_cast<std::byte>(first | length));
-  for (int i = num_bytes - 1; i >= 0; --i) {
-    bytes_.push_back(static_cast<std::byte>(argument >> (8 * i)));
+  std::array<std::byte, 9> head = {static_cast<std::byte>(first | length)};
+  for (int i = 0; i < num_bytes; ++i) {
+    head[static_cast<size_t>(num_bytes - i)] = static_cast<std::byte>(argument >> (8 * i));
   }
+  bytes_.insert(bytes_.end(), head.begin(), head.begin() + 1 + num_bytes);
 }
 
 void CanonicalCbor::add(int64_t number) {

@@ -21,6 +21,8 @@ class CanonicalCbor {
   void begin_array(size_t num_items);
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Begins anew, in the same memory.
+  void clear() { bytes_.clear(); }
 
  private:
   void head(uint8_t major_type, uint64_t argument);

@@ -27,8 +27,9 @@ std::vector<PageContentKey> page_keys(std::span<const int32_t> token_ids, int64_
            "{} full pages of {} tokens", num_pages, token_ids.size());
   std::vector<PageContentKey> keys;
   keys.reserve(static_cast<size_t>(num_pages));
+  CanonicalCbor cbor;
   for (int64_t page = 0; page < num_pages; ++page) {
-    CanonicalCbor cbor;
+    cbor.clear();
     cbor.begin_array(3);
     page == 0 ? cbor.add_null() : cbor.add(std::span<const std::byte>(keys.back()));
     const auto tokens = token_ids.subspan(static_cast<size_t>(page * kPageTokens), kPageTokens);
