@@ -18,8 +18,9 @@ namespace millrace {
 
 namespace {
 
-// How much a thread makes resident before it checks again whether to stop.
-constexpr size_t kStepBytes = size_t{64} << 20;
+// How much a thread makes resident at once. Meanwhile it holds the lock of the process's address
+// space, and whoever maps or unmaps memory waits: a few ms.
+constexpr size_t kStepBytes = size_t{8} << 20;
 
 }  // namespace
 

@@ -51,8 +51,12 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
     options_.group.ledger_path = ledger_path(options_.pools);
     options_.group.journal_path = journal_path(options_.pools);
   }
-  MR_ASSIGN_OR_RETURN(store_,
-                      make_rank_store(options_.pools, *runtime_, surroundings_.clock, deadline));
+  if (!runtime_->device().info().host_memory) {
+    pool_locker_ = std::make_shared<PoolLocker>(runtime_->device(),
+                                                PoolLocker::Options{.locks_while_busy = true});
+  }
+  MR_ASSIGN_OR_RETURN(store_, make_rank_store(options_.pools, *runtime_, surroundings_.clock,
+                                              pool_locker_, deadline));
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
                                                 options_.group.layer_timeout));
   if (Lane* lane = runtime_->lane()) {
@@ -73,6 +77,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
                                                            .link = link_.get(),
                                                            .board = board_,
                                                            .watch = surroundings_.watch,
+                                                           .pool_locker = pool_locker_.get(),
                                                            .peers = peers_.get(),
                                                            .events = events_ ? &*events_ : nullptr},
                                             options_.group, surroundings_.clock);

@@ -80,6 +80,7 @@ class GroupRank {
   std::unique_ptr<RankRuntime> runtime_;
   std::unique_ptr<PeerPools> peers_;  // null, on all ranks: lanes read only their own pages
   std::unique_ptr<kvstore::KvStore> store_;
+  std::shared_ptr<PoolLocker> pool_locker_;  // null on a device whose memory is the host's
   std::unique_ptr<StoreTender> tender_;
   std::unique_ptr<KvServer> server_;
   ControlBoard board_;

@@ -50,7 +50,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(
       all_agree(sync_.world(), make_page_movers(), Deadline::after(sync_.timeouts().command)));
-  if (r_.peers != nullptr) r_.peers->set_busy(false);
+  set_busy(false);
   if (r_.link == nullptr) return serve(nullptr);
   tell_of_kept_prefixes();
   Drain drain(r_.board, reporter_, options_, clock_);
@@ -59,6 +59,11 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(serve(&commands));
   if (commands.refusal().empty()) return {};
   return error(Errc::kUnsupported, "the coordinator refused this group: {}", commands.refusal());
+}
+
+void GroupService::set_busy(bool busy) {
+  if (r_.pool_locker != nullptr) r_.pool_locker->set_busy(busy);
+  if (r_.peers != nullptr) r_.peers->set_busy(busy);
 }
 
 void GroupService::tell_of_kept_prefixes() {
@@ -118,13 +123,13 @@ Result<void> GroupService::change_leases(const protocol::GroupCommand& command) 
 Result<void> GroupService::run(const protocol::GroupCommand& command, CommandSource* commands) {
   const bool side_by_side = command.side_by_side_size() > 0;
   if (!side_by_side && !command.has_run()) return {};
-  if (r_.peers != nullptr) r_.peers->set_busy(true);
+  set_busy(true);
   auto outcome = side_by_side ? run_side_by_side(command, commands)
                               : run_prompt(command.run(), [this, commands](const auto& report) {
                                   return meet_after_layer(report, commands);
                                 });
   if (commands != nullptr) commands->finish_running();
-  if (r_.peers != nullptr) r_.peers->set_busy(num_running_ > 0);
+  set_busy(num_running_ > 0);
   return outcome;
 }
 

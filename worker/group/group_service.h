@@ -25,6 +25,7 @@
 #include "worker/staging/page_reader.h"
 #include "worker/staging/page_writer.h"
 #include "worker/store/kv_server.h"
+#include "worker/store/pool_locker.h"
 #include "worker/store/row_pace.h"
 #include "worker/watch/group_watch.h"
 
@@ -35,11 +36,12 @@ struct GroupResources {
   RankRuntime& runtime;
   kvstore::KvStore& store;
   const KvServer& server;
-  ControlLink* link = nullptr;    // rank 0's
-  ControlBoard& board;            // written on rank 0
-  GroupWatch* watch = nullptr;    // null: no watch
-  PeerPools* peers = nullptr;     // null, on all ranks: a lane reads only its own pages
-  CacheEvents* events = nullptr;  // null, on all ranks: no events are made
+  ControlLink* link = nullptr;        // rank 0's
+  ControlBoard& board;                // written on rank 0
+  GroupWatch* watch = nullptr;        // null: no watch
+  PoolLocker* pool_locker = nullptr;  // null on a device whose memory is the host's
+  PeerPools* peers = nullptr;         // null, on all ranks: a lane reads only its own pages
+  CacheEvents* events = nullptr;      // null, on all ranks: no events are made
 };
 
 class GroupService {
@@ -55,6 +57,8 @@ class GroupService {
 
  private:
   Result<void> make_page_movers();
+  // Says whether a prompt runs.
+  void set_busy(bool busy);
   void tell_of_kept_prefixes();
   Result<void> serve(CommandSource* commands);
   Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);

@@ -4,13 +4,11 @@
 // other.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <stop_token>
-#include <thread>
 #include <vector>
 
 #include "comm/api/communicator.h"
@@ -19,7 +17,7 @@
 #include "common/system/shared_memory_view.h"
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
-#include "worker/store/pool_locks.h"
+#include "worker/store/pool_locker.h"
 #include "worker/store/pool_place.h"
 
 namespace millrace::worker {
@@ -38,27 +36,23 @@ class PeerPools {
   // many. The owner may overwrite them at any time, so what is read is valid only once its checksum
   // has been found right. Any thread.
   std::span<const std::byte> bytes(int rank, PoolPlace place, int64_t num_bytes) const;
-  // Says whether a prompt runs; at first one is assumed to. A thread page-locks the pools for the
-  // device piece by piece, each once it is resident. While no prompt runs, it locks one piece after
-  // another. While one runs, it locks pieces only after set_used(), with long pauses. Pages in
-  // pieces not yet locked come as from any memory that is not locked. Any thread.
-  void set_busy(bool busy) { busy_ = busy; }
-  // Says that prompts read the pools: locking them is then worth some of a running prompt's time.
-  // Any thread.
-  void set_used() { used_ = true; }
+  // Whether a prompt runs; at first one is assumed to. The pools are page-locked for the device
+  // (PoolLocker); while a prompt runs, only after set_used(). Any thread.
+  void set_busy(bool busy) {
+    if (locker_) locker_->set_busy(busy);
+  }
+  // Says that prompts read the pools. Any thread.
+  void set_used() {
+    if (locker_) locker_->lock_while_busy();
+  }
   // How many bytes are locked.
-  int64_t locked_bytes() const { return locked_bytes_; }
+  int64_t locked_bytes() const { return locker_ ? locker_->locked_bytes() : 0; }
 
  private:
-  explicit PeerPools(kernels::Device& device) : locks_(device) {}
-  void lock_pools(const std::stop_token& stop);
+  PeerPools() = default;
 
   std::vector<std::vector<SharedMemoryView>> pools_;  // by rank; none for this rank
-  PoolLocks locks_;                                   // destroyed before what it locks
-  std::atomic<bool> busy_ = true;
-  std::atomic<bool> used_ = false;
-  std::atomic<int64_t> locked_bytes_ = 0;
-  std::jthread thread_;  // on a device with memory of its own; last: it uses all of the above
+  std::optional<PoolLocker> locker_;  // on a device with memory of its own; last: it uses the pools
 };
 
 }  // namespace millrace::worker

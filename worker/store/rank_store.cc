@@ -11,7 +11,6 @@
 #include "common/units.h"
 #include "worker/ranks/agreement.h"
 #include "worker/store/device_tier.h"
-#include "worker/store/pool_locks.h"
 
 namespace millrace::worker {
 
@@ -128,6 +127,7 @@ Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
 
 Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& options,
                                                           RankRuntime& runtime, const Clock& clock,
+                                                          std::shared_ptr<PoolLocker> locker,
                                                           Deadline deadline) {
   auto& world = runtime.grid().world();
   const auto pools = own_pools(options, runtime);
@@ -138,10 +138,9 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
   MR_RETURN_IF_ERROR(all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
   MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
   // Only now: all ranks have seen how much memory is free.
-  if (!runtime.device().info().host_memory) {
-    (*store)->prefault(
-        std::min(runtime.cores().num_threads, kMaxPrefaultThreads),
-        [locks = std::make_shared<PoolLocks>(runtime.device())](auto piece) { locks->add(piece); });
+  if (locker != nullptr) {
+    (*store)->prefault(std::min(runtime.cores().num_threads, kMaxPrefaultThreads),
+                       [locker = std::move(locker)](auto piece) { locker->add(piece); });
   }
   return store;
 }

@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "kvstore/kv_store.h"
 #include "worker/runtime/rank_runtime.h"
+#include "worker/store/pool_locker.h"
 #include "worker/store/store_pools.h"
 
 namespace millrace::worker {
@@ -14,9 +15,11 @@ namespace millrace::worker {
 // whatever `options` say. `options.disk_directory` is that of all ranks. A rank whose kv heads
 // another rank stores has no pools. From here on `runtime` admits no prompt that a store cannot
 // hold; kInvalidArgument where a store holds no prompt at all. `clock` decides when leases end, and
-// outlives the store.
+// outlives the store. `locker` is given the host pool, and kept as long as that is; null on a device
+// whose memory is the host's.
 Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& options,
                                                           RankRuntime& runtime, const Clock& clock,
+                                                          std::shared_ptr<PoolLocker> locker,
                                                           Deadline deadline);
 
 }  // namespace millrace::worker
