@@ -2,17 +2,15 @@
 
 namespace millrace::worker {
 
-std::vector<PagePlace> places_of(const kvstore::HeldPrefix& held, const kvstore::KvStore& store) {
+void add_places(const kvstore::HeldPrefix& held, const kvstore::KvStore& store,
+                std::vector<PagePlace>& places) {
   const auto pools = store.shared_pools();
   const auto page_bytes = static_cast<size_t>(store.geometry().page_bytes());
-  std::vector<PagePlace> places;
-  places.reserve(held.copies().size());
   for (const auto& copy : held.copies()) {
     const auto bytes =
         copy.bytes == nullptr ? std::span<const std::byte>() : std::span(copy.bytes, page_bytes);
     places.emplace_back(place_in(pools, bytes), copy.checksum);
   }
-  return places;
 }
 
 }  // namespace millrace::worker

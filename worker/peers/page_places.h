@@ -34,7 +34,8 @@ class PagePlace {
   uint64_t checksum_ = 0;
 };
 
-// The places of held pages: [pages, layers, kv heads of the store].
-std::vector<PagePlace> places_of(const kvstore::HeldPrefix& held, const kvstore::KvStore& store);
+// Adds the places of held pages to `places`: [pages, layers, kv heads of the store].
+void add_places(const kvstore::HeldPrefix& held, const kvstore::KvStore& store,
+                std::vector<PagePlace>& places);
 
 }  // namespace millrace::worker

@@ -20,7 +20,7 @@ class PeerPins final : public PrefixPins {
  public:
   // The arguments outlive it. `rank`: this rank's number in its row, the context-parallel ranks
   // that store the same heads. `places`: for each rank of the row, the places of its pages of
-  // `prefix` (places_of); none are needed for this rank. `peers`: null where `rank` holds all
+  // `prefix` (add_places); none are needed for this rank. `peers`: null where `rank` holds all
   // pages.
   PeerPins(kvstore::KvStore& store, std::string request_id, const PromptPrefix& prefix, int rank,
            const PeerPools* peers, std::vector<std::span<const PagePlace>> places);

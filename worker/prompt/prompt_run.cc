@@ -66,6 +66,10 @@ Result<void> PromptRun::run() {
   return close();
 }
 
+void PromptRun::read() {
+  read_ = read_prompt(prompt_, r_.limits, r_.runtime, r_.grid, r_.options);
+}
+
 void PromptRun::open() {
   // Until the first boundary, room for the prompt is made, and then one layer is run.
   r_.sync.expect("the first layer", 2 * r_.options.layer_timeout);
@@ -73,7 +77,8 @@ void PromptRun::open() {
 }
 
 Result<void> PromptRun::check_and_make_room() {
-  auto input = read_prompt(prompt_, r_.limits, r_.runtime, r_.grid, r_.options);
+  if (!read_) read();
+  auto input = *std::exchange(read_, std::nullopt);
   MR_RETURN_IF_ERROR(r_.sync.all_agree(input.ok() ? Result<void>() : input.error()));
   input_ = *std::move(input);
   // The client of a streaming prompt is told of the prefix before it is loaded, so all of it is

@@ -99,6 +99,9 @@ class PromptRun {
   // The same in steps, for a prompt in a lane: open(), compute(), tell(), hear(), close(). open()
   // and close() are collective over the group, compute() over the lane. In between, the lane's
   // ranks tell the others how it went.
+  // read() may be called before open(), which otherwise does the same: it checks the prompt and
+  // computes the keys of its pages. Not collective; prompts may read on threads of their own.
+  void read();
   void open();
   // Whether the prompt goes on; the same on all ranks after open() and after hear().
   bool goes_on() const { return went_.ok(); }
@@ -156,7 +159,8 @@ class PromptRun {
   const int64_t num_tokens_;
   const Stopwatch stopwatch_;
   StageClock stages_;
-  std::optional<PromptInput> input_;  // none before read_prompt() has succeeded
+  std::optional<Result<PromptInput>> read_;  // between read() and open()
+  std::optional<PromptInput> input_;         // none before read_prompt() has succeeded
   CachedPrefix cached_;
   std::optional<BudgetSink> budget_;              // where not all pages are to be kept
   std::optional<PrefixScoreSink> prefix_scores_;  // in a lane, behind a prefix

@@ -72,7 +72,8 @@ TEST(PeerPools, APrefixIsReadWhereEachRankHasIt) {
       return;
     }
     const auto held = *own->hold_prefix("next");
-    const auto told = places_of(*held, *own);
+    std::vector<PagePlace> told;
+    add_places(*held, *own, told);
     std::vector<PagePlace> all(3);
     const std::vector<int64_t> counts(3, int64_t{sizeof(PagePlace)});
     MR_CHECK(row->all_gather(std::as_bytes(std::span(told)), std::as_writable_bytes(std::span(all)),
