@@ -72,12 +72,13 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
     }
     MR_ASSIGN_OR_RETURN(reports, meet(own));
   }
+  const auto scores = tell_scores(prompts, reports);
+  if (!scores.ok()) return r_.group.broken(scores.error());
   MR_ASSIGN_OR_RETURN(
       const auto decided,
       r_.group.broadcast_command(find_cancelled ? find_cancelled() : protocol::GroupCommand()));
   for (const auto& prompt : prompts) {
-    const int rank = prompt.lane * r_.runtime.grid().shape().tp + r_.runtime.grid().tp().rank();
-    prompt.run->hear(reports[static_cast<size_t>(rank)]);
+    prompt.run->hear(report_of(prompt, reports), (*scores)[static_cast<size_t>(prompt.lane)]);
     const bool cancelled = std::ranges::find(decided.cancelled(), prompt.message.request_id()) !=
                            decided.cancelled().end();
     if (cancelled) prompt.run->cancel();
@@ -208,6 +209,39 @@ Result<LaneRuns::Places> LaneRuns::tell_places(
     }
   }
   return places;
+}
+
+const protocol::LaneReport& LaneRuns::report_of(
+    const Prompt& prompt, std::span<const protocol::LaneReport> reports) const {
+  const auto& grid = r_.runtime.grid();
+  return reports[static_cast<size_t>(prompt.lane * grid.shape().tp + grid.tp().rank())];
+}
+
+Result<LaneRuns::Scores> LaneRuns::tell_scores(const std::vector<Prompt>& prompts,
+                                               std::span<const protocol::LaneReport> reports) {
+  auto& cp = r_.runtime.grid().cp();
+  std::vector<int64_t> counts(static_cast<size_t>(cp.size()));  // of bytes
+  for (const auto& prompt : prompts) {
+    counts[static_cast<size_t>(prompt.lane)] =
+        prompt.run->num_prefix_scores(report_of(prompt, reports)) * int64_t{sizeof(float)};
+  }
+  const int64_t num_bytes = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const size_t num_scores = static_cast<size_t>(num_bytes) / sizeof(float);
+  if (all_scores_.size() < num_scores) all_scores_.resize(num_scores);
+  const Prompt* const prompt = own_of(prompts);
+  const auto own = prompt == nullptr ? std::span<const float>() : prompt->run->prefix_scores();
+  if (num_bytes > 0) {
+    MR_RETURN_IF_ERROR(cp.all_gather(
+        std::as_bytes(own), std::as_writable_bytes(std::span(all_scores_).first(num_scores)),
+        counts, Deadline::after(r_.options.layer_timeout)));
+  }
+  Scores scores;
+  std::span<const float> rest = all_scores_;
+  for (const int64_t count : counts) {
+    scores.push_back(rest.first(static_cast<size_t>(count) / sizeof(float)));
+    rest = rest.subspan(scores.back().size());
+  }
+  return scores;
 }
 
 void LaneRuns::compute(const Prompt& prompt, const Places& places) const {

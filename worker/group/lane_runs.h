@@ -72,6 +72,7 @@ class LaneRuns {
 
   // Where other ranks hold pages of the prompts: by lane, then by rank of the row.
   using Places = std::vector<std::vector<std::span<const PagePlace>>>;
+  using Scores = std::vector<std::span<const float>>;
 
   std::vector<Prompt> prompts_of(const protocol::GroupCommand& command, LaneMessages& messages,
                                  ControlBoard& nowhere, PageWriter& writer, PageReader& reader);
@@ -87,6 +88,14 @@ class LaneRuns {
   Result<Places> tell_places(const std::vector<Prompt>& prompts,
                              std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held);
   void compute(const Prompt& prompt, const Places& places) const;
+  // `reports`: of all ranks. Returns that of the rank that computed the prompt for this rank's
+  // heads.
+  const protocol::LaneReport& report_of(const Prompt& prompt,
+                                        std::span<const protocol::LaneReport> reports) const;
+  // Collective over the context-parallel row. The scores of the pages that the prompts began with,
+  // by lane; none where a prompt failed. Valid until the next call.
+  Result<Scores> tell_scores(const std::vector<Prompt>& prompts,
+                             std::span<const protocol::LaneReport> reports);
   // The next two are collective over the group.
   // Waits for the last lane. Returns how each rank's prompt went, by rank.
   Result<std::vector<protocol::LaneReport>> meet(const protocol::LaneReport& own);
@@ -103,6 +112,7 @@ class LaneRuns {
   // Kept from call to call: in fresh memory, places of 40 MB take 20 ms longer.
   std::vector<PagePlace> own_places_;
   std::vector<PagePlace> all_places_;
+  std::vector<float> all_scores_;
 };
 
 }  // namespace millrace::worker

@@ -151,13 +151,20 @@ void PromptRun::tell(protocol::LaneReport& report) const {
     report.mutable_error()->set_code(errc_to_wire(went_.error().code));
     report.mutable_error()->set_message(went_.error().message);
     report.set_on_all_ranks(needs_all_ranks_);
-  } else if (prefix_scores_) {
-    const auto scores = prefix_scores_->scores();
-    report.mutable_prefix_scores()->Add(scores.begin(), scores.end());
   }
 }
 
-void PromptRun::hear(const protocol::LaneReport& report) {
+int64_t PromptRun::num_prefix_scores(const protocol::LaneReport& report) const {
+  if (report.has_error()) return 0;
+  const auto& geometry = r_.store.geometry();
+  return int64_t{geometry.num_layers} * geometry.num_kv_heads * cached_.prefix.num_pages();
+}
+
+std::span<const float> PromptRun::prefix_scores() const {
+  return went_.ok() && prefix_scores_ ? prefix_scores_->scores() : std::span<const float>();
+}
+
+void PromptRun::hear(const protocol::LaneReport& report, std::span<const float> prefix_scores) {
   if (computes()) return;
   if (report.has_error()) {
     went_ = Error(errc_from_wire(report.error().code()), report.error().message());
@@ -165,9 +172,8 @@ void PromptRun::hear(const protocol::LaneReport& report) {
     return;
   }
   if (!pages_) return;
-  const auto& scores = report.prefix_scores();
   heard_ = set_prefix_scores(r_.store, prompt_.request_id(), cached_.prefix, r_.grid.cp().rank(),
-                             {scores.data(), static_cast<size_t>(scores.size())});
+                             prefix_scores);
 }
 
 void PromptRun::cancel() {

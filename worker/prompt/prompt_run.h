@@ -110,7 +110,11 @@ class PromptRun {
   // the pages cannot be reached.
   void compute(Result<PrefixPins*> pins);
   void tell(protocol::LaneReport& report) const;
-  void hear(const protocol::LaneReport& report);
+  // The scores that hear() wants of a rank of the lane: their number, the same on all ranks of the
+  // row, and on a rank that has computed the prompt what they are (PrefixScoreSink::scores()).
+  int64_t num_prefix_scores(const protocol::LaneReport& report) const;
+  std::span<const float> prefix_scores() const;
+  void hear(const protocol::LaneReport& report, std::span<const float> prefix_scores);
   // Ends the prompt as cancelled. Called on all ranks before close().
   void cancel();
   Result<void> close();
