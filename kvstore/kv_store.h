@@ -265,7 +265,9 @@ class KvStore {
     return write_pages(request_id, key.layer, key.kv_head, std::span(&key.page, 1), kv, digest);
   }
   // Scores of the rank's pages of one layer and kv head, in the order given to begin_request, the
-  // prefix first. Pages that are written become complete with it.
+  // prefix first. Pages that are written become complete with it. A page of the prefix keeps the
+  // worth that it has for earlier requests, unless this one needs it much more (displaces(),
+  // kvstore/rules/placement.h).
   virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
                                   std::span<const float> scores) = 0;
   // The same for all layers and kv heads, [layers, kv heads, pages], of a request whose only pages

@@ -13,6 +13,16 @@
 namespace millrace::kvstore {
 namespace {
 
+// Whether a page that earlier requests have left keeps the worth that it has for them, although a
+// request that begins with it gives it `priority`. It is worth more only if this one needs it much
+// more, since each change is one of places in a queue of all pages; and less if it was one of the
+// last of a prompt that others go on with.
+bool keeps_worth(const PageEntry& page, const PagePriority& priority) {
+  if (!page.scored) return false;
+  const bool was_last = page.priority.keep == Keep::kWindow && page.column->num_requests == 1;
+  return !was_last && !displaces(priority, page.priority);
+}
+
 int64_t num_on_disk(PageColumn& column) {
   return std::ranges::count_if(
       column.entries(), [](const PageEntry& page) { return page.slots.best() == Tier::kDisk; });
@@ -202,31 +212,32 @@ void TieredKvStore::finish_writes(const PageWrites& writes) {
   }
 }
 
-// A page that other requests hold too has the worth that it has for the request that needs it most.
 Result<void> TieredKvStore::set_scores(const std::string& request_id, int32_t layer,
                                        int32_t kv_head, std::span<const float> scores) {
   std::shared_ptr<PageTable> table;
-  std::vector<PageEntry*> entries;
   int64_t row = 0;
   {
     std::lock_guard lock(mutex_);
     MR_ASSIGN_OR_RETURN(table, requests_.find_running(request_id));
     MR_ASSIGN_OR_RETURN(row, table->row_of(layer, kv_head));
-    MR_ASSIGN_OR_RETURN(entries, table->head(layer, kv_head));
   }
-  MR_RETURN_IF_ERROR(check_scores(request_id, layer, kv_head, scores, std::ssize(entries)));
+  MR_RETURN_IF_ERROR(
+      check_scores(request_id, layer, kv_head, scores, std::ssize(table->columns())));
   const auto ranks = rank_pages(layer, table->num_prompt_pages(), table->pages(), scores);
   std::lock_guard lock(mutex_);
   table->set_scores(row, scores);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    PageEntry& entry = *entries[i];
+  const auto num_prefix_pages = static_cast<size_t>(table->num_prefix_pages());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    // Most pages of a long prefix. Each of them would cost the time of a few cache misses, in all
+    // layers and heads a tenth of a second for 131,072 tokens.
+    const bool is_last_of_prefix = i + kWindowPages >= num_prefix_pages;
+    if (ranks[i].keep == Keep::kRest && !is_last_of_prefix) continue;
+    PageEntry& entry = table->columns()[i]->entry(row);
     PagePriority priority = ranks[i];
     priority.hits = entry.priority.hits;
-    if (entry.scored && entry.column->num_requests > 1) {
-      priority = std::max(priority, entry.priority);
-    }
+    const bool keeps_its_worth = i < num_prefix_pages && keeps_worth(entry, priority);
     entry.scored = true;
-    residency_.set_priority(entry, priority);
+    if (!keeps_its_worth) residency_.set_priority(entry, priority);
   }
   return {};
 }

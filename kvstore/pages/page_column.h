@@ -44,7 +44,7 @@ struct PageEntry {
   PageSlots slots;
   int32_t pins = 0;          // while > 0 the best copy stays where it is
   int32_t queue_index = -1;  // in an EvictionQueue
-  PagePriority priority;     // by the request that scored it last
+  PagePriority priority;     // of the requests that scored it, for the one that needs it most
   PageState state = PageState::kUnwritten;
   bool scored = false;
   bool set_aside = false;  // in a queue of pinned pages (residency.h)

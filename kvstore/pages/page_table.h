@@ -30,6 +30,7 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   std::span<const int64_t> pages() const { return pages_; }
   int64_t num_prompt_pages() const { return num_prompt_pages_; }
   std::span<const std::shared_ptr<PageColumn>> columns() const { return columns_; }
+  int64_t num_prefix_pages() const { return static_cast<int64_t>(num_prefix_columns_); }
   // The columns that this request computes.
   std::span<const std::shared_ptr<PageColumn>> own_columns() const {
     return columns().subspan(num_prefix_columns_);

@@ -1,11 +1,27 @@
 #include "kvstore/rules/placement.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "common/check.h"
 
 namespace millrace::kvstore {
+
+namespace {
+
+// Greater for a page of a higher score, and between equals for the earlier one. Floats that are not
+// negative have the order of their bits.
+uint64_t order_key(float score, size_t place) {
+  const auto bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 has become 0
+  return uint64_t{bits} << 32 | (UINT32_MAX - static_cast<uint32_t>(place));
+}
+
+size_t place_of(uint64_t order_key) {
+  return UINT32_MAX - static_cast<uint32_t>(order_key);
+}
+
+}  // namespace
 
 Keep keep_without_score(int32_t layer, int64_t page, int64_t num_prompt_pages) {
   if (page < kSinkPages) return Keep::kSink;
@@ -32,22 +48,23 @@ std::vector<PagePriority> rank_pages(int32_t layer, int64_t num_prompt_pages,
     ranks[i].share = total > 0 ? static_cast<float>(scores[i] / total) : 0.0f;
     if (ranks[i].keep != Keep::kRest) covered += ranks[i].share;
   }
-  std::vector<size_t> by_score(pages.size());
-  std::iota(by_score.begin(), by_score.end(), size_t{0});
-  // Ties go to the earlier page, so that the ranking does not depend on the sort.
-  std::stable_sort(by_score.begin(), by_score.end(),
-                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  // A heap rather than a sort: the first few pages often carry most of the mass.
+  std::vector<uint64_t> best(scores.size());
+  for (size_t i = 0; i < scores.size(); ++i) best[i] = order_key(scores[i], i);
+  std::ranges::make_heap(best);
   double carried = 0;
-  for (const size_t i : by_score) {
-    if (carried >= kHeadMass || ranks[i].share == 0) break;
-    ranks[i].carries_mass = true;
-    carried += ranks[i].share;
-  }
-  for (const size_t i : by_score) {
-    if (covered >= kHeadMass || ranks[i].share == 0) break;
-    if (ranks[i].keep != Keep::kRest) continue;
-    ranks[i].keep = Keep::kMass;
-    covered += ranks[i].share;
+  for (; !best.empty() && (carried < kHeadMass || covered < kHeadMass); best.pop_back()) {
+    std::ranges::pop_heap(best);
+    PagePriority& page = ranks[place_of(best.back())];
+    if (page.share == 0) break;
+    if (carried < kHeadMass) {
+      page.carries_mass = true;
+      carried += page.share;
+    }
+    if (covered < kHeadMass && page.keep == Keep::kRest) {
+      page.keep = Keep::kMass;
+      covered += page.share;
+    }
   }
   return ranks;
 }

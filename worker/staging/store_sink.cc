@@ -21,7 +21,8 @@ StoreSink::StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWrite
       writer_(writer),
       request_id_(std::move(request_id)),
       pages_(std::move(pages)),
-      held_pages_(prefix_pages.begin(), prefix_pages.end()) {
+      held_pages_(prefix_pages.begin(), prefix_pages.end()),
+      score_thread_(writer.runs_beside() ? 1 : 0) {
   held_pages_.insert(held_pages_.end(), pages_.begin(), pages_.end());
 }
 
@@ -59,6 +60,7 @@ Result<void> StoreSink::write_layer(const LayerKv& kv) {
   MR_CHECK(layer_ == kv.layer, "layer {} is staged, not {}", layer_, kv.layer);
   scores_.assign(static_cast<size_t>(kv.local.num_kv_heads), {});
   for (size_t head = 0; head < scores_.size(); ++head) {
+    scores_[head].reserve(held_pages_.size());
     for (const int64_t page : held_pages_) {
       scores_[head].push_back(
           kv.page_scores[head * static_cast<size_t>(kv.num_pages) + static_cast<size_t>(page)]);
@@ -166,19 +168,33 @@ Result<void> StoreSink::complete_layer_before(kernels::TimeMark computed) {
 Result<void> StoreSink::complete_layer() {
   if (layer_ < 0) return {};
   MR_RETURN_IF_ERROR(writer_.wait(Deadline::after(kLayerTimeout)));
-  for (size_t head = 0; head < scores_.size(); ++head) {
-    MR_RETURN_IF_ERROR(store_.set_scores(
-        request_id_, layer_, writer_.geometry().first_kv_head + static_cast<int32_t>(head),
-        scores_[head]));
-  }
   stored_.total += writer_.bytes_written();
-  num_complete_ = layer_ + 1;
   layer_ = -1;
-  return {};
+  MR_RETURN_IF_ERROR(wait_for_scores());
+  begin_scores();
+  return score_thread_.any() ? Result<void>() : wait_for_scores();
+}
+
+void StoreSink::begin_scores() {
+  scores_to_set_ = std::move(scores_);
+  const int64_t num_heads = std::ssize(scores_to_set_);
+  const auto set = [this, num_heads](int /*thread*/, int64_t head) -> Result<void> {
+    MR_RETURN_IF_ERROR(store_.set_scores(
+        request_id_, num_complete_, writer_.geometry().first_kv_head + static_cast<int32_t>(head),
+        scores_to_set_[static_cast<size_t>(head)]));
+    if (head + 1 == num_heads) ++num_complete_;
+    return {};
+  };
+  score_thread_.begin(num_heads, set);
+}
+
+Result<void> StoreSink::wait_for_scores() {
+  return score_thread_.wait(Deadline::after(kLayerTimeout));
 }
 
 Result<void> StoreSink::finish() {
-  return complete_layer();
+  MR_RETURN_IF_ERROR(complete_layer());
+  return wait_for_scores();
 }
 
 }  // namespace millrace::worker

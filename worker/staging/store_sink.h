@@ -8,6 +8,7 @@
 // that the codes stand for.
 #pragma once
 
+#include <atomic>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
 #include "worker/engine/kv_sink.h"
+#include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_writer.h"
 
 namespace millrace::worker {
@@ -46,7 +48,7 @@ class StoreSink final : public KvSink {
   Result<void> write_layer(const LayerKv& kv) override;
   Result<void> finish() override;
 
-  // The layers before this number are complete in the store.
+  // The layers before this number are complete in the store. Any thread.
   int32_t num_complete() const { return num_complete_; }
   const StoredBytes& stored() const { return stored_; }
 
@@ -67,8 +69,12 @@ class StoreSink final : public KvSink {
   // As complete_layer(), while the device may be computing the next layer, which ends at
   // `computed`.
   Result<void> complete_layer_before(kernels::TimeMark computed);
-  // Waits for the pages of the layer staged last, then gives them their scores.
+  // Waits for the pages of the layer staged last, then has them given their scores.
   Result<void> complete_layer();
+  // A page's score decides its place among all pages of the store, so scores of a long prompt take
+  // up to 7 ms a layer. The thread that waits for them next waits until they are set.
+  void begin_scores();
+  Result<void> wait_for_scores();
 
   kernels::Device& device_;
   kvstore::KvStore& store_;
@@ -83,8 +89,10 @@ class StoreSink final : public KvSink {
   kernels::DeviceBuffer digests_;
   std::vector<std::vector<float>> scores_;  // by kv head of the layer written last
   int32_t layer_ = -1;                      // staged and not complete, or -1
-  int32_t num_complete_ = 0;
+  std::atomic<int32_t> num_complete_ = 0;
   StoredBytes stored_;
+  std::vector<std::vector<float>> scores_to_set_;  // of layer num_complete_
+  ChunkThreads score_thread_;  // none on a device whose memory is the host's; last: uses the above
 };
 
 }  // namespace millrace::worker

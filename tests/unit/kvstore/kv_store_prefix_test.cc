@@ -170,6 +170,68 @@ TEST_F(KvStorePrefixTest, ScoresAreEachRequestsOwn) {
   EXPECT_THAT(*store_->scores("b", "lease-b", {3, 1, 5, 1}), ElementsAre(0.5f, 0.25f, 0.25f));
 }
 
+TEST_F(KvStorePrefixTest, APageOfAPrefixRisesForARequestThatNeedsItMuchMoreAndStaysForOthers) {
+  make_store(76, 200);  // in layers 3 and 4, one page of each head besides the forced ones
+  const auto score = [this](const std::string& id, size_t best) {
+    std::vector<float> scores(10, 0.001f);
+    scores[best] = 0.9f;
+    for (const int32_t layer : {3, 4}) {
+      for (const int32_t head : {4, 5}) {
+        ASSERT_TRUE(store_->set_scores(id, layer, head, scores).ok());
+      }
+    }
+  };
+  const auto on_device = [this](const std::string& id, int64_t page) {
+    return tier_of(id, {3, 4, page}) == Tier::kDevice && tier_of(id, {4, 5, page}) == Tier::kDevice;
+  };
+  ASSERT_TRUE(begin("a", 10).ok());
+  write_all("a", 10);
+  std::vector<float> even(10, 0.1f);
+  for (const int32_t layer : {3, 4}) {
+    for (const int32_t head : {4, 5}) ASSERT_TRUE(store_->set_scores("a", layer, head, even).ok());
+  }
+  seal("a");
+  ASSERT_TRUE(store_->remember("a", chain_of('a', 8)).ok());
+  ASSERT_TRUE(store_->release_lease("a", "lease-a").ok());
+  ASSERT_TRUE(begin_behind("b", 10, 'a', 8).ok());
+  write_behind("b", 10, 8);
+  score("b", 6);
+  seal("b");
+  EXPECT_TRUE(on_device("b", 6));
+  ASSERT_TRUE(store_->release_lease("b", "lease-b").ok());
+  // Page 5 is worth as much to this one as page 6 was to "b".
+  ASSERT_TRUE(begin_behind("c", 10, 'a', 8).ok());
+  write_behind("c", 10, 8);
+  score("c", 5);
+  seal("c");
+  EXPECT_TRUE(on_device("c", 6));
+  EXPECT_FALSE(on_device("c", 5));
+}
+
+TEST_F(KvStorePrefixTest, TheLastPagesOfAPromptAreWorthLessOnceAnotherGoesOnWithIt) {
+  make_store(64, 200);  // 8 pages: 60 forced ones and one of each head in layers 3 and 4
+  const auto score = [this](const std::string& id, const std::vector<float>& scores) {
+    for (const int32_t layer : {3, 4}) {
+      for (const int32_t head : {4, 5}) {
+        ASSERT_TRUE(store_->set_scores(id, layer, head, scores).ok());
+      }
+    }
+  };
+  ASSERT_TRUE(begin("a", 4).ok());
+  write_all("a", 4);
+  score("a", {0.25f, 0.25f, 0.25f, 0.25f});
+  seal("a");  // pages 2 and 3 are its last
+  ASSERT_TRUE(store_->remember("a", chain_of('a', 4)).ok());
+  ASSERT_TRUE(store_->release_lease("a", "lease-a").ok());
+  ASSERT_TRUE(begin_behind("b", 8, 'a', 4).ok());
+  write_behind("b", 8, 4);
+  score("b", {0.001f, 0.001f, 0.001f, 0.001f, 0.001f, 0.9f, 0.001f, 0.001f});
+  seal("b");
+  EXPECT_EQ(tier_of("b", {3, 4, 5}), Tier::kDevice);
+  EXPECT_EQ(tier_of("b", {3, 4, 2}), Tier::kHost);
+  EXPECT_EQ(tier_of("b", {3, 4, 3}), Tier::kHost);
+}
+
 TEST_F(KvStorePrefixTest, APrefixIsHeldWhereItLiesAllAtOnce) {
   make_store(0, 25, 20);
   leave("a", 4, 'a');
