@@ -5,6 +5,7 @@
 // a GPU would break.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -37,6 +38,9 @@ class FarDevice final : public kernels::Device {
   // Allocations larger than this fail with kExhausted, as on a GPU without that much in one piece.
   void refuse_larger_than(int64_t bytes) { largest_bytes_ = bytes; }
 
+  // From now on, at most this much is said to be free.
+  void set_most_free_bytes(int64_t bytes) { most_free_bytes_ = bytes; }
+
   // Enqueues something to be done in the order of the operations, for instance a collective. What
   // it asks of this device is done at once.
   void enqueue(std::function<void()> operation);
@@ -56,7 +60,7 @@ class FarDevice final : public kernels::Device {
   void release_lanes();
 
   kernels::DeviceInfo info() const override;
-  int64_t free_bytes() const override { return device_->free_bytes(); }
+  int64_t free_bytes() const override { return std::min(most_free_bytes_, device_->free_bytes()); }
   Result<kernels::DeviceBuffer> allocate(int64_t bytes) override;
   Result<kernels::HostBuffer> allocate_host(int64_t bytes) override;
   Result<kernels::HostLock> lock_host(std::span<const std::byte> memory) override;
@@ -164,6 +168,7 @@ class FarDevice final : public kernels::Device {
   int64_t allocated_bytes_ = 0;
   int64_t peak_bytes_ = 0;
   int64_t largest_bytes_ = kReservedBytes;
+  int64_t most_free_bytes_ = std::numeric_limits<int64_t>::max();
 
   std::deque<Operation> queue_;  // called but not done
   int64_t num_done_ = 0;

@@ -9,6 +9,10 @@ namespace {
 
 // For a layer to come from the store, disk included.
 constexpr auto kLayerTimeout = std::chrono::minutes(5);
+constexpr size_t kMostStages = 2;
+// The second stage takes at most this part of the memory that is free, since it is not counted
+// among what a prompt needs.
+constexpr int64_t kFreePart = 4;
 
 }  // namespace
 
@@ -31,12 +35,16 @@ Result<void> StorePrefix::load_stored(int32_t layer, int64_t first, int64_t coun
 
 Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count, const KvPlace& to,
                                Form form) {
-  MR_RETURN_IF_ERROR(make_stage());
-  if (stage_.k.data() == nullptr) return load_now(layer, first, count, to, form);
+  MR_RETURN_IF_ERROR(make_stages());
+  if (stages_.empty()) return load_now(layer, first, count, to, form);
   MR_RETURN_IF_ERROR(wait_for_stage(layer));
-  copy_from_stage(stage_, num_pages(), layer, first, count, to, form);
+  const bool has_next = layer + 1 < reader_.geometry().num_layers;
+  // The readers' device lanes wait for what the device has been told so far: it has then taken the
+  // layer before from the other stage.
+  if (has_next && stages_.size() > 1 && begun_ == layer) begin_stage(layer + 1);
+  copy_from_stage(stage_of(layer), num_pages(), layer, first, count, to, form);
   const bool is_last = first + count == num_pages();
-  if (is_last && layer + 1 < reader_.geometry().num_layers) begin_stage(layer + 1);
+  if (has_next && stages_.size() == 1 && is_last) begin_stage(layer + 1);
   return {};
 }
 
@@ -49,13 +57,17 @@ Result<StorePrefix::Stage> StorePrefix::allocate_stage(int64_t pages) {
   return stage;
 }
 
-Result<void> StorePrefix::make_stage() {
+Result<void> StorePrefix::make_stages() {
   if (std::exchange(began_, true) || !reader_.runs_beside()) return {};
-  auto stage = allocate_stage(num_pages());
-  if (stage.ok()) {
-    stage_ = *std::move(stage);
-  } else if (stage.error().code != Errc::kExhausted) {
-    return stage.error();
+  const auto& geometry = reader_.geometry();
+  const int64_t stage_bytes = geometry.num_kv_heads * num_pages() * geometry.page_bytes();
+  while (stages_.size() < kMostStages) {
+    if (!stages_.empty() && stage_bytes > device_.free_bytes() / kFreePart) return {};
+    auto stage = allocate_stage(num_pages());
+    if (!stage.ok()) {
+      return stage.error().code == Errc::kExhausted ? Result<void>() : stage.error();
+    }
+    stages_.push_back(*std::move(stage));
   }
   return {};
 }
@@ -84,8 +96,8 @@ void StorePrefix::begin_stage(int32_t layer) {
   reader_.begin({.pins = &pins_,
                  .pages = pages_,
                  .layer = layer,
-                 .to = {.k = stage_.k.data(),
-                        .v = stage_.v.data(),
+                 .to = {.k = stage_of(layer).k.data(),
+                        .v = stage_of(layer).v.data(),
                         .stride = num_pages() * reader_.geometry().page_tokens}});
   begun_ = layer;
 }

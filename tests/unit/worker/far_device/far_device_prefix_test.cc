@@ -118,9 +118,12 @@ class FarDevicePrefix : public FarDeviceTest {
  protected:
   using FarDeviceTest::FarDeviceTest;
 
-  // By rank: the pages of a prompt behind its own prefix.
+  enum class Stages { kTwo, kOne };
+
+  // By rank: the pages of a prompt behind its own prefix. `stages` of a far device: for that.
   std::map<int, std::vector<std::string>> pages_behind(const std::string& plan_text,
-                                                       GridShape shape, Memory memory) const {
+                                                       GridShape shape, Memory memory,
+                                                       Stages stages = Stages::kTwo) const {
     std::map<int, std::vector<std::string>> by_rank;
     std::mutex mutex;
     on_ranks(shape, memory, [&](DeviceRank& rank) {
@@ -130,6 +133,7 @@ class FarDevicePrefix : public FarDeviceTest {
       caching.prefill("whole", plan, /*remembers=*/true);
       MR_CHECK(caching.cached_pages() == 0, "{} pages", caching.cached_pages());
       const int32_t expected = caching.first_token();
+      if (stages == Stages::kOne) rank.far_device().set_most_free_bytes(0);
       caching.prefill("behind", plan, /*remembers=*/false);
       MR_CHECK(caching.cached_pages() == kPrefixPages, "{} pages", caching.cached_pages());
       MR_CHECK(caching.first_token() == expected, "{}", caching.first_token());
@@ -150,6 +154,11 @@ TEST_F(FarDevicePrefix, GivesTheSamePagesAndScoresAsNearMemory) {
       EXPECT_TRUE(near == pages_behind(plan, shape, Memory::kFarLate));
     }
   }
+}
+
+TEST_F(FarDevicePrefix, GivesTheSamePagesAndScoresWithOneStage) {
+  EXPECT_TRUE(pages_behind("adaptive:0.6", {1, 2}, Memory::kNear) ==
+              pages_behind("adaptive:0.6", {1, 2}, Memory::kFarLate, Stages::kOne));
 }
 
 class FarDeviceWindowPrefix : public FarDevicePrefix {
