@@ -26,6 +26,8 @@ struct GatherPagesParams {
   int64_t page_bytes = 0;             // of one page; on a GPU a multiple of 1 KiB, at most 64 KiB
   void* k = nullptr;
   void* v = nullptr;
+  // How many of the pages are in memory of the device: they can come faster than over a bus.
+  int64_t num_in_device = 0;
 };
 
 // The same between host addresses. Returns the number of a page that does not match its checksum, if there is

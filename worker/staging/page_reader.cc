@@ -135,7 +135,9 @@ Result<void> PageReader::gather(const PageChunk& chunk, Pages pages, kernels::Co
   lane.gather_pages({.pages = std::span(table).first(pages.size()),
                      .page_bytes = geometry().page_bytes(),
                      .k = to.k,
-                     .v = to.v});
+                     .v = to.v,
+                     .num_in_device = std::ranges::count_if(
+                         pages, [](const auto& page) { return page.device_bytes != nullptr; })});
   MR_RETURN_IF_ERROR(lane.synchronize(Deadline::after(kLayerTimeout)));
   const auto page = lane.damaged_page();
   if (!page) return {};

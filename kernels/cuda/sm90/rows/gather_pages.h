@@ -1,5 +1,5 @@
-// CopyLane::gather_pages on a GPU. It uses one thread block, so that all other multiprocessors are
-// left to concurrent operations.
+// CopyLane::gather_pages on a GPU. For pages in host memory it uses one thread block, so that all
+// other multiprocessors are left to concurrent operations.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,8 +10,8 @@
 
 namespace millrace::kernels::cuda {
 
-// Runs in the order of `stream`. The pages are in host memory that the GPU reads at the same
-// addresses (locked_memory.h). If a page does not match its checksum, its place is written to
+// Runs in the order of `stream`. The pages are in device memory, or in host memory that the GPU
+// reads at the same addresses (locked_memory.h). If a page does not match its checksum, its place is written to
 // `damaged`, which is page-locked; otherwise `damaged` is not written.
 void gather_pages(const GatherPagesParams& params, int32_t* damaged, cudaStream_t stream);
 
