@@ -14,6 +14,8 @@ namespace millrace::worker {
 
 namespace {
 
+constexpr size_t kTurnBytes = size_t{1} << 30;
+
 using SocketName = std::array<char, 64>;  // empty: the rank has no pools to show
 
 SocketName name_of(const comm::MemfdServer& server) {
@@ -77,11 +79,25 @@ Result<std::unique_ptr<PeerPools>> PeerPools::connect(comm::Communicator& cp,
   MR_RETURN_IF_ERROR(mapped);
   if (!device.info().host_memory) {
     peers->locker_.emplace(device, PoolLocker::Options{.busy = true});
-    for (const auto& pools : peers->pools_) {
-      for (const auto& pool : pools) peers->locker_->add(pool.bytes());
-    }
+    peers->lock_pools();
   }
   return peers;
+}
+
+// Pools take turns, since each store uses its slots from the first on.
+void PeerPools::lock_pools() {
+  std::vector<std::span<const std::byte>> rest;
+  for (const auto& pools : pools_) {
+    for (const auto& pool : pools) rest.push_back(pool.bytes());
+  }
+  while (!rest.empty()) {
+    for (auto& of_pool : rest) {
+      const auto turn = of_pool.first(std::min(kTurnBytes, of_pool.size()));
+      locker_->add(turn);
+      of_pool = of_pool.subspan(turn.size());
+    }
+    std::erase_if(rest, [](const auto& of_pool) { return of_pool.empty(); });
+  }
 }
 
 std::span<const std::byte> PeerPools::bytes(int rank, PoolPlace place, int64_t num_bytes) const {

@@ -50,6 +50,7 @@ class PeerPools {
 
  private:
   PeerPools() = default;
+  void lock_pools();
 
   std::vector<std::vector<SharedMemoryView>> pools_;  // by rank; none for this rank
   std::optional<PoolLocker> locker_;  // on a device with memory of its own; last: it uses the pools
