@@ -88,8 +88,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
 Result<void> GroupRank::connect_peers(Deadline deadline) {
   const auto& grid = runtime_->grid();
   auto peers = PeerPools::connect(grid.cp(), *store_, runtime_->device(), deadline);
-  auto agreed =
-      all_agree(grid.world(), peers.ok() ? Result<void>() : peers.error(), deadline);
+  auto agreed = all_agree(grid.world(), peers.ok() ? Result<void>() : peers.error(), deadline);
   if (agreed.ok()) {
     peers_ = std::move(*peers);
     return {};
