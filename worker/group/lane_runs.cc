@@ -214,7 +214,8 @@ Result<LaneRuns::Places> LaneRuns::tell_places(
 const protocol::LaneReport& LaneRuns::report_of(
     const Prompt& prompt, std::span<const protocol::LaneReport> reports) const {
   const auto& grid = r_.runtime.grid();
-  return reports[static_cast<size_t>(prompt.lane * grid.shape().tp + grid.tp().rank())];
+  const int rank = prompt.lane * grid.shape().tp + grid.tp().rank();
+  return reports[static_cast<size_t>(rank)];
 }
 
 Result<LaneRuns::Scores> LaneRuns::tell_scores(const std::vector<Prompt>& prompts,
