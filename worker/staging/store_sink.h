@@ -71,9 +71,10 @@ class StoreSink final : public KvSink {
   Result<void> complete_layer_before(kernels::TimeMark computed);
   // Waits for the pages of the layer staged last, then has them given their scores.
   Result<void> complete_layer();
-  // A page's score decides its place among all pages of the store, so scores of a long prompt take
-  // up to 7 ms a layer. The thread that waits for them next waits until they are set.
+  // Sets the scores of the layer written last, beside the engine's thread: a score decides a page's
+  // place among all pages of the store, and a layer of a long prompt has thousands of pages.
   void begin_scores();
+  // Until they are set.
   Result<void> wait_for_scores();
 
   kernels::Device& device_;
