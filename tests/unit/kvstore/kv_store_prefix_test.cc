@@ -57,6 +57,14 @@ class KvStorePrefixTest : public KvStoreTest {
     const auto written = write_all_pages(*store_, id, own, geometry_);
     ASSERT_TRUE(written.ok()) << written.error().to_string();
   }
+  // Layers 3 and 4, the only ones whose pages are not all forced into fast memory.
+  void score(const std::string& id, const std::vector<float>& scores) {
+    for (const int32_t layer : {3, 4}) {
+      for (const int32_t head : {4, 5}) {
+        ASSERT_TRUE(store_->set_scores(id, layer, head, scores).ok());
+      }
+    }
+  }
   // Computed whole, remembered, and ended.
   void leave(const std::string& id, int64_t num_pages, char chain) {
     add(id, num_pages);
@@ -172,37 +180,30 @@ TEST_F(KvStorePrefixTest, ScoresAreEachRequestsOwn) {
 
 TEST_F(KvStorePrefixTest, APageOfAPrefixRisesForARequestThatNeedsItMuchMoreAndStaysForOthers) {
   make_store(76, 200);  // in layers 3 and 4, one page of each head besides the forced ones
-  const auto score = [this](const std::string& id, size_t best) {
+  const auto score_best = [this](const std::string& id, size_t best) {
     std::vector<float> scores(10, 0.001f);
     scores[best] = 0.9f;
-    for (const int32_t layer : {3, 4}) {
-      for (const int32_t head : {4, 5}) {
-        ASSERT_TRUE(store_->set_scores(id, layer, head, scores).ok());
-      }
-    }
+    score(id, scores);
   };
   const auto on_device = [this](const std::string& id, int64_t page) {
     return tier_of(id, {3, 4, page}) == Tier::kDevice && tier_of(id, {4, 5, page}) == Tier::kDevice;
   };
   ASSERT_TRUE(begin("a", 10).ok());
   write_all("a", 10);
-  std::vector<float> even(10, 0.1f);
-  for (const int32_t layer : {3, 4}) {
-    for (const int32_t head : {4, 5}) ASSERT_TRUE(store_->set_scores("a", layer, head, even).ok());
-  }
+  score("a", std::vector<float>(10, 0.1f));
   seal("a");
   ASSERT_TRUE(store_->remember("a", chain_of('a', 8)).ok());
   ASSERT_TRUE(store_->release_lease("a", "lease-a").ok());
   ASSERT_TRUE(begin_behind("b", 10, 'a', 8).ok());
   write_behind("b", 10, 8);
-  score("b", 6);
+  score_best("b", 6);
   seal("b");
   EXPECT_TRUE(on_device("b", 6));
   ASSERT_TRUE(store_->release_lease("b", "lease-b").ok());
   // Page 5 is worth as much to this one as page 6 was to "b".
   ASSERT_TRUE(begin_behind("c", 10, 'a', 8).ok());
   write_behind("c", 10, 8);
-  score("c", 5);
+  score_best("c", 5);
   seal("c");
   EXPECT_TRUE(on_device("c", 6));
   EXPECT_FALSE(on_device("c", 5));
@@ -210,13 +211,6 @@ TEST_F(KvStorePrefixTest, APageOfAPrefixRisesForARequestThatNeedsItMuchMoreAndSt
 
 TEST_F(KvStorePrefixTest, TheLastPagesOfAPromptAreWorthLessOnceAnotherGoesOnWithIt) {
   make_store(64, 200);  // 8 pages: 60 forced ones and one of each head in layers 3 and 4
-  const auto score = [this](const std::string& id, const std::vector<float>& scores) {
-    for (const int32_t layer : {3, 4}) {
-      for (const int32_t head : {4, 5}) {
-        ASSERT_TRUE(store_->set_scores(id, layer, head, scores).ok());
-      }
-    }
-  };
   ASSERT_TRUE(begin("a", 4).ok());
   write_all("a", 4);
   score("a", {0.25f, 0.25f, 0.25f, 0.25f});
