@@ -46,6 +46,7 @@ struct Arguments {
   int64_t preempt_tokens = 16384;
   int64_t side_by_side_tokens = 8192;
   double deadline_s = 600;
+  bool each = false;
   bool fails_first = false;
   int most_gpus = 1024;
   Objective objective;
@@ -114,6 +115,8 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--deadline-s", arguments.deadline_s, "of each prompt, in seconds")
       ->check(cli::positive_seconds())
       ->capture_default_str();
+  app.add_flag("--each", arguments.each,
+               "print each prompt's arrival, tokens and seconds to the answer");
   app.add_flag("--fails-first", arguments.fails_first,
                "raise the load until prompts fail, with these groups, twice as many, and so on");
   app.add_option("--most-gpus", arguments.most_gpus, "the largest fleet of --fails-first")
@@ -183,9 +186,16 @@ FleetOptions with(FleetOptions fleet, const Setup& setup) {
   return fleet;
 }
 
-void play(const FleetOptions& options, const std::map<std::string, GroupTimes>& times,
+void print_each(const std::vector<Outcome>& outcomes) {
+  for (const Outcome& outcome : outcomes) {
+    fmt::print("  {:10.3f} s {:8} tokens {}\n", outcome.arrival.at_s, outcome.arrival.num_tokens,
+               outcome.failure ? "failed" : fmt::format("{:8.3f} s", outcome.waited_s()));
+  }
+}
+
+void play(const Arguments& arguments, const std::map<std::string, GroupTimes>& times,
           const Trace& trace, const Setup& setup) {
-  const FleetOptions fleet = with(options, setup);
+  const FleetOptions fleet = with(arguments.fleet, setup);
   Simulation simulation(fleet, times);
   const std::vector<Outcome> outcomes = simulation.run(trace);
   double last_s = 0;
@@ -207,6 +217,7 @@ void play(const FleetOptions& options, const std::map<std::string, GroupTimes>& 
                         100 * static_cast<double>(cached) / static_cast<double>(tokens))
           : "",
       wait_table(wait_rows(outcomes)));
+  if (arguments.each) print_each(outcomes);
 }
 
 FirstLimits find_limits(const Arguments& arguments, const FleetOptions& fleet,
@@ -296,7 +307,7 @@ Result<void> run(Arguments& arguments) {
                         .side_by_side_tokens = arguments.side_by_side_tokens});
     }
   }
-  for (const Setup& setup : setups) play(arguments.fleet, times, trace, setup);
+  for (const Setup& setup : setups) play(arguments, times, trace, setup);
   return {};
 }
 
