@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a table of bench/results states along with its figures: commit, machine, system, command."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pattern search over a user's prompts: two passes of dense prefill through the engine, with
 // each layer's Q, K and V examined on the way.
 //

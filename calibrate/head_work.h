@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one query head computes under its real index, and what that costs.
 #pragma once
 

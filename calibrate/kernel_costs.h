@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kernels cost on a device, in units of one block of dense attention: 64 rows x 64 keys of one
 // query head. Makes the times of patterns comparable before one is chosen.
 //

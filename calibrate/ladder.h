@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Candidates of the pattern search: a ladder is one kind of pattern at growing budgets.
 //
 // MInference's search takes a handful of candidates and changes each one's budget, in steps, until

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tries patterns on one layer's Q, K and V: finds each head's index as a prefill would, counts what
 // it computes, attends by it, and compares the head's output with that of dense attention.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-calibrate: makes a head plan for a model from prompts of its user.
 //   millrace-calibrate patterns --model DIR --input prompts.jsonl --output plan.json
 //       [--time 0.25] ...

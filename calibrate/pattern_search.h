@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MInference's kernel-aware search, over all layers and heads of a model: among patterns that take
 // the same time, it chooses the one with the least error of the head's output.
 //

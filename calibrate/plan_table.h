@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A human-readable table of what a calibration chose.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes a file that others see complete or not at all.
 #pragma once
 

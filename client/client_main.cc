@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-client: sends prompts to a coordinator and manages the resulting requests.
 // Exit status: 0 the answer came; 1 an error, or no answer; 2 the command line is wrong.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One HTTP exchange with a coordinator, plain or streamed, under deadlines. Blocks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shows the progress of a streamed request on stderr: a bar on a terminal, otherwise an occasional
 // line.
 #pragma once

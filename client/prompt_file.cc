@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/prompt_file.h"
 
 #include <boost/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads prompts from files in the forms that people keep them in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The address of a coordinator, as people write it. Pure.
 #pragma once
 

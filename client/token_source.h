@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The token that a client sends: from a file or the environment, where other users of the machine
 // cannot see it as they can see command lines.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # MILLRACE_CUDA=AUTO|ON|OFF becomes MILLRACE_WITH_CUDA, and with it the language CUDA and the toolkit's targets.
 # AUTO takes the toolkit that is on PATH, in CUDACXX or in /usr/local/cuda, if it is new enough; ON fails without one.
 set(MR_CUDA_LEAST_VERSION 13.0)

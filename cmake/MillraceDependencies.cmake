@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Third-party packages, all from the distribution (deploy/packages lists them). Debian 12 and Ubuntu 24.04 differ only
 # in versions: Boost 1.81 and 1.83, oneDNN 2.6 and 3.1.
 find_package(Threads REQUIRED)

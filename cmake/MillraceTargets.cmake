@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # mr_library, mr_executable, mr_test, mr_bench: every target of the tree is made by one of these, so that
 # warnings, sanitizers and include paths are the same everywhere.
 

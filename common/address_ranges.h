@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A set of address ranges, to which pieces are added and removed. Any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owner of uninitialised host memory, aligned to 64 bytes. Large buffers are aligned to huge pages
 // and ask for them, because new memory otherwise costs a page fault for every 4 KiB. Throws
 // std::bad_alloc as containers do.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MR_CHECK is for broken invariants only, never for input or the network. It is always on, prints
 // the values and aborts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/checksum.h"
 
 // Needed to have the state of a checksum on the stack.

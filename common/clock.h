@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time as a dependency: everything that waits takes a Deadline, and everything that decides by time
 // takes a Clock, so that tests move time by hand (tests/support/fake_clock.h) and never sleep.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An Errc as a number that never changes meaning, as control messages, page replies and frames
 // carry it. 0 is not a code and can mean "no error".
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floats of 8 bits: e4m3 without infinities (OCP 8-bit Floating Point Specification, revision 1.0;
 // Micikevicius et al. 2022, "FP8 Formats for Deep Learning"). Bias 7, subnormals, numbers up to
 // 448; 0x7f and 0xff are NaN.

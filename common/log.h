@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logging is spdlog, set up once per process. Libraries log through the default logger and never
 // configure it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The size of a page, on which the kernels, the store and those who pull pages must agree.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shows text from elsewhere in messages.
 #pragma once
 

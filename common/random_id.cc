@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/random_id.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Identifiers that cannot be guessed and never repeat: leases, epochs, requests.
 #pragma once
 

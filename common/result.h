@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Result<T>: a value or an Error. Every operation whose failure is an expected outcome (a peer is
 // gone, a deadline passed, a file is invalid, a pool is full) returns one. Broken invariants are
 // MR_CHECK (common/check.h); vendor failures that leave the process unusable throw.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether two texts are the same, in a time that depends only on their lengths. For secrets that
 // give access: a comparison that ends early would tell how much of a guess was right.
 #pragma once

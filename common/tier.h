@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a page is: the tiers of a KV store, from the fastest to the slowest. The numbers are those
 // of the wire (protocol/kv_messages.proto).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts sizes to and from text: "64MiB" <-> 67108864.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference decode node: with a tensor-parallel degree of its own (ranks as threads), or one
 // GPU; one KV client per rank, and greedy generation from what was pulled. Small on purpose: it
 // exists so that every claim about a handed-over cache can be checked end to end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A handed-over cache for a GPU. Digests, and as many pages as there are slots, are in the GPU's
 // memory; all pages are in page-locked memory of the host; those that have not come yet are in the
 // ranks' tiers. Pages in 8-bit floats stay so. Pages that nobody has asked for come as well,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt whose pages lie in host memory for a device (kernels/pages/device_pages.h), as a
 // generator on that device sees it. Once all pages are there, the host does not wait within a
 // token. Until then the host gets the order of each layer's pages, brings the first of them, and

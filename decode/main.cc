@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-decode: the reference decode node. Pulls a handed-over KV cache and generates greedily
 // from it.
 //   millrace-decode --manifest FILE | --events FILE --model DIR [--max-tokens N] [--tp T]

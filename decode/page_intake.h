@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings a decode rank what it needs before it asks for pages: each layer's digests once the layer
 // is ready, then the pages that carry the most attention, then all others as far as there is room.
 // It has a thread of its own, which continues during decoding.

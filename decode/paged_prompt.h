@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A handed-over cache attended progressively, of which a decode rank holds what fits: the pool, the
 // digests, what comes ahead, and the attention over them, as a generator sees it.
 #pragma once

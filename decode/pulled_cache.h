@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A handed-over KV cache in the memory of one decode rank: the kv heads of its tensor-parallel
 // shard, for all tokens; if the cache is kept in part, only the pages that exist.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a decode rank knows of a cache before it has a page: scores and digests, layer after layer.
 // Several threads pull them, a layer each, ahead of the taker: they are 0.8 GB for 131,072 tokens
 // of an 8B model, whose digests one connection brings in some 1.5 s.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes a token that nobody asked for, so that kernels and libraries are loaded before a real
 // one: this saves some 0.2 s on an H100.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Has a device copy pages out of the device pools of ranks on its host, for one thread of a client.
 // The device checks each page on the way, and writes none that is not what its rank wrote.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a handed-over KV cache by (layer, kv head, page range), one call after the other: for tools
 // and tests. PullClient is the fast one. The manifest says which rank serves a page, whatever the
 // tensor-parallel degree on either side.

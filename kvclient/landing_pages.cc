@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/landing_pages.h"
 
 #include <utility>

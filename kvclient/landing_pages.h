@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of a reply that is still arriving: each page is taken as soon as the transport reports
 // that it is there, while it is in a processor's cache, instead of all pages after the last.
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The C interface of Millrace's KV client: pulls a KV cache that Millrace has prefilled from the
  * ranks that hold it into the paged blocks of a decode engine. docs/kv-client.md is its guide.
  *

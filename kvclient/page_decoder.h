@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decodes pages in 8-bit floats for a destination of another dtype. A value; any thread may use it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the rows of a page lie in an engine's blocks: the memory that a page fills as it travels (K
 // of its tokens, then V), as pieces in that order.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks ranks on this host where pages lie in their memory. Used by one thread of a client.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls handed-over KV caches into the paged blocks of a decode engine: asynchronously, over
 // several connections to every rank at once, with any number of pulls at a time.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides which thread of a client pulls what next, and wakes those who wait for it. Thread-safe.
 // Outlives its client as long as someone holds a pull.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pull brings, and where it goes.
 #pragma once
 

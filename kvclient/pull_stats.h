@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pull received, from which tiers, and over which transports.
 #pragma once
 

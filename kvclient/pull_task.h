@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pull as its client's threads see it: its requests in the order of its plan, and its progress.
 // Not thread-safe: PullQueue guards what changes.
 #pragma once

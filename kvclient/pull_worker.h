@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One thread of a client, and its connections: fetches what the queue gives it, checks it, and
 // brings it to where it belongs.
 #pragma once

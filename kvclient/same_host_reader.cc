@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/same_host_reader.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies pages out of the memory of ranks on this host, for one thread of a client. A page is
 // copied to a buffer that stays in the cache, checked there, and written from there to where it
 // belongs, so it does no harm if the rank changes its memory meanwhile. Staging memory serves as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks whether pages that stay for later prompts still have the checksum they were written with.
 // Reads them pinned, outside the store's lock, and forgets a page that is damaged in any layer or
 // kv head.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks the arguments of KvStore calls. An error is kInvalidArgument, with what, where and the
 // numbers.
 #pragma once

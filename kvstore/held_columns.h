@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All the pages that a request began with, pinned together.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvstore/kv_store.h"
 
 #include <limits>

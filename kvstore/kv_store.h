@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The KV cache that a rank holds for finished and running requests: pages in three tiers, and the
 // leases by which they may be read.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves pages between tiers until the best are on the device. It serves one request at a time and
 // the others wait, because Residency keeps a slot free for one move only. Each page is moved in
 // three steps: decide (store's lock), copy (no lock), commit (store's lock). A page that was pinned

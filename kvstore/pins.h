@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of one pin_pages call, and the memory of those that had to be read from disk.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads pages on disk into memory of their own before a reader asks for them: while it reads a kv
 // head of layer l, the pages of layer l + 1, the best first. If most of the pages that it asks for
 // carry the head's mass, only pages that do are read ahead. Nothing in the tiers gives way to them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How pages of requests are read: pinned where they lie, or read from disk into memory of their
 // own. Reading needs a lease, except that a running request may read its own prefix. Counts what
 // was read, because that decides what stays in fast tiers, and has the pages that a reader will ask

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests of a store: the pages of each by its id, and the lease by which it may be read.
 // Knows which state a request is in and how it ended. Giving back what its pages hold in the tiers
 // is up to the store.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes room in the tiers for pages to come: idle columns of the prefix cache give way, and the
 // disk's file grows.
 //

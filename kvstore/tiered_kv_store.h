@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The KvStore over three SlotMemory tiers.
 //
 // Locks. `mutex_` guards every table, entry, queue and lease, and is held for bookkeeping only.

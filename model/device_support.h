@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports what a device cannot compute of a model before the weights, which may be large, are read.
 #pragma once
 

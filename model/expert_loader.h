@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads a layer's mixture of experts, as WeightLoader loads the rest: a rank's part of all experts,
 // stacked. In 8-bit floats where the model is quantised, except gpt-oss's experts, whose products
 // have biases.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Distinguishes one model from another: a cache of one is noise to the other.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Greedy generation from a KV cache that ranks hold in parts: kv heads split over `tp`, tokens
 // split over `cp` in any way. Each rank attends to what it holds; the parts merge by their
 // log-sum-exp, which is exact (flash-decoding). Used by millrace-batch on the prefill ranks' own

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of one transformer layer around attention, for any number of rows. Prefill and
 // decode share it. Written once, against kernels/api; knows nothing of how rows were dealt to ranks
 // or where K and V live.

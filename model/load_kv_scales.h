@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scales that a checkpoint gives for a KV cache in 8-bit floats.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/load_model_config.h"
 
 #include "model/synthetic/synthetic_model.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The config of what `--model` names: a directory or a synthetic model.
 #pragma once
 

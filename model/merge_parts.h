@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merges attention over parts of a set of keys into attention over the whole set.
 #pragma once
 

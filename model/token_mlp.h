@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MLP of a generated token, for callers that compute less than all of it (decode/mlp).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logits over a vocabulary that is split over the tensor-parallel ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weights of one tensor-parallel rank, in device memory.
 //
 // Column-parallel: q, k, v, gate, up, lm_head (rows of the Hugging Face matrix are split);

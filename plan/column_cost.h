@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost of computing a prompt's columns (64 tokens in all layers), by arithmetic alone: all
 // ranks compute the same value, before anything has been measured and whatever else the machine
 // does. Recent measurements (worker/store/row_pace.h) say how long a column takes; only the ratios

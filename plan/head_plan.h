@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A head plan: what each query head of each layer attends to, before any request is seen.
 //
 // Written as text on the command line and in requests (plan/pattern/head_pattern.h), or as a JSON

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/head_plan_json.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Head plans from JSON files: our own form and MInference's (plan/head_plan.h shows both).
 #pragma once
 

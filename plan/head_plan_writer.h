@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes head plans as the JSON files that load_head_plan reads (plan/head_plan_json.h).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plan becomes at one prompt length. Budgets are written for long prompts; at a short length
 // they hold nearly every pair, or save less than finding the lists costs. Such heads run densely,
 // which covers a superset of what was asked for.

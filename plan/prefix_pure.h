@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the K and V of a prompt's first pages are those of every prompt that begins with the same
 // tokens, so that they may be kept for the next one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time by which a process judges the silence of another: its own time, without what it lost itself.
 // A process that did not run for a while, because its machine was busy or it was stopped, has not
 // heard what was said meanwhile and may not count that as silence. Not thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Framing of control messages: 4 bytes of little-endian length, then a serialised Envelope. Pure:
 // no sockets.
 #pragma once

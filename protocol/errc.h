@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an error's code means to HTTP and to a client.
 #pragma once
 

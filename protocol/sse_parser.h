@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Server-sent events, and a parser for a byte stream that may be cut anywhere. Pure.
 #pragma once
 

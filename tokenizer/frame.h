@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tokenizer process and its owner exchange: a JSON header and a body of bytes, each with its
 // length in front. Pure.
 //   uint32 header bytes, uint32 body bytes (little-endian), header, body

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts text to token ids and back for one model, on behalf of the program that started it.
 
     python3 millrace_tokenizer.py DIRECTORY MEMORY_BYTES PARENT_PID text|chat

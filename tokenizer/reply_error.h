@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header of a tokenizer's frame: an object, or the error that it contains. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts the program of a tokenizer process.
 #pragma once
 

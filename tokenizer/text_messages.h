@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests to a tokenizer process, and the meaning of its replies. Pure.
 #pragma once
 

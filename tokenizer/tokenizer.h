@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tokenizer of one model: processes that answer one request each at a time, and a queue in
 // front of them. If a process dies or does not answer by the deadline, only its request fails. The
 // process is replaced, with a pause that grows while no process lives. Thread-safe. The destructor

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/tokenizer_process.h"
 
 #include <poll.h>

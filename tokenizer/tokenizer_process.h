@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One process with a tokenizer (millrace_tokenizer.py), which answers one request at a time.
 // Whatever a text does to the tokenizer library (a crash, a hang, all memory used) happens in that
 // process and ends with kill(). The process ends with its owner: by itself when the socket closes,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks which folders include which. Prints each offending line as file:line: reason; exit status 1 if any.
 
 - A folder includes only the folders that MAY_INCLUDE names for it (docs/adr/0001-layout.md): they lie below it, and

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the links of all Markdown files: each relative target, and the heading that it names, must exist.
 
 Prints each broken link as file:line: link: reason; exit status 1 if any. Links to other hosts are

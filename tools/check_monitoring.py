@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the alerts and the dashboard of deploy/monitoring use metrics that exist.
 
 Every metric and label that they name must be in the tables of docs/api.md, "Metrics", or be Prometheus' own ALERTS. Prints each

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One client pulls payloads from one server on the same host, one call at a time. Measures bytes
 // per second for each transport, payload size and number of pieces. A piece of 32 KiB is a KV page
 // of 64 tokens and 128 channels, K and V, in 16 bits. The server is a thread of this process; two

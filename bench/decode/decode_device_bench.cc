@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode steps of one GPU over a cache that it has prefilled itself: dense; progressive with all
 // pages in device memory; and progressive with slots for only a share of the pages, with and
 // without foresight.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares progressive attention with dense attention, and with a fixed number of pages (Quest), on
 // one handed-over cache:
 //   decode_pages_bench --manifest response.json --model DIR [--tokens 32] [--mass 0.98 0.95]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times from a finished prefill to the first token that a GPU decodes, with pages pulled in the
 // order of need, hot pages first, or the whole cache first. The ranks are threads of this process
 // and prefill on the CPU; pages come from their host pools over a transport within the process.

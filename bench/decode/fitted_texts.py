@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prose and code that bench/quality finds on this machine, split into four fifths to fit something on and one fifth to judge it by."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares decoding with a share of each MLP's neurons with dense decoding:
 //   mlp_share_bench --model DIR --predictor FILE --texts texts.jsonl [--prompt-tokens 256]
 //     [--shares 0.75 0.5]

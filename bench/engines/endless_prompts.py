@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prompts for all threads of a campaign."""
 import random
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kills a Millrace group over and over while requests run, and starts another each time."""
 import contextlib
 import os

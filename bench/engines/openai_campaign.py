@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests vLLM's OpenAI server with MillraceConnector under load: right answers, vLLM's own counters, and the same while groups are killed.
 
     build/engines/venv/bin/python bench/engines/openai_campaign.py --bin build/release/bin [--prompts 100] [--concurrency 4] [--tokens 4096 16384]

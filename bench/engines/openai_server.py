@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs vLLM's OpenAI server as a process, with MillraceConnector set by configuration alone, and reads its metrics and log. Standard library only."""
 import contextlib
 import http.client

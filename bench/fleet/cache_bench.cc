@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much computation the prefix cache of one group saves, under two rules for what to drop when
 // it is full: the column with the least worth, by its cost, how often and when it was used
 // (kvstore/rules/retention.h), or the least recently used column.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Simulated time: a clock that jumps from event to event. One thread.
 #pragma once
 

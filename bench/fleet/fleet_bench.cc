@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fleet of groups does with a trace of prompts. It runs the coordinator's scheduler with
 // simulated groups that take as long as measured ones.
 //   fleet_bench --groups h200-cp4:8 --groups h200:32 --load 0.8 --requests 20000

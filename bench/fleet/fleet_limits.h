@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fleet runs out of first as its load grows.
 #pragma once
 

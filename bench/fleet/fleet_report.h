@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long clients of a simulated fleet waited, by prompt length.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long each kind of group takes for a prompt, as measured.
 #pragma once
 

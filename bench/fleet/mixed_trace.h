@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts of a service that answers questions about long documents and holds short conversations.
 // This is what a prefix cache is for, and what its rule for dropping columns is judged by.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefix cache of a simulated group. It holds the keys of prompts' beginnings; each key stands
 // for 512 tokens. It drops what kvstore/pages/prefix_cache.h would drop, by the same arithmetic
 // (kvstore/rules/retention.h), or, for comparison, the least recently used keys, the deepest first.

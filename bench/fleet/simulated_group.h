@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker group that takes its times from a table and computes nothing. One thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The coordinator's own Scheduler over simulated groups, clients and time. One thread.
 //
 // Clients send the prompts of a trace, pull each cache at a given rate as soon as it is done, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts as they arrive: from a file, or drawn from published statistics.
 #pragma once
 

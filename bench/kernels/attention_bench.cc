@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense and sparse attention on the heads of one layer, both compared with the multiply-add peak of
 // the same machine in the same run. Index building is not included: bench/prefill measures the
 // whole.

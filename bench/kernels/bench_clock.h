@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which clock benchmarks of multi-threaded kernels use for seconds.
 #pragma once
 

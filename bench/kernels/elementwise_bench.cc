@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The row-wise operations under each instruction set, in bytes read and written per second, to be
 // compared with the machine's memory bandwidth. One thread; rows of a model with hidden size 4096.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost of finding out where a layer's heads should look: estimation and index building of each
 // pattern, for all query heads of one rank.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roof of compute-bound kernels: the rate of multiply-adds on registers, measured in the same
 // run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products with the shapes of a layer: row tiles of a prefill step, and one row of decoding.
 // GFLOP/s by wall time. Arguments: rows, output features, input features, threads. Run it with
 // GOMP_SPINCOUNT=1000 unless the machine is idle (kernels/cpu/runtime/context.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The size of one layer's attention, its data, and how to time it: shared by the benchmarks of
 // attention and estimation.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/kvclient/copy_baselines.h"
 
 #include <arpa/inet.h>

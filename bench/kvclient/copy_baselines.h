@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The baselines of a pull, measured on the same machine in the same run: the same bytes moved
 // without requests, checksums and pages.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPU memory that pages are pulled into, and how fast plain copies reach it. A failure ends the
 // program. One thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When the pages that carry most of the attention reach the client. Pulls one cache by position and
 // in order of criticality, in turn.
 //   hot_order_bench --manifest response.json [--share 0.95] [--transport shm] [--threads 2]

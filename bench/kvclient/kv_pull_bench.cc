@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls a cache over each path, from the host pools of ranks, which are processes of this machine,
 // into this process. In the same run it moves as many bytes by plain copies.
 //   kv_pull_bench --paths tcp,ucx-tcp --ranks 2 --threads 2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Follows a prefill by the events on its standard input. Pulls each layer as soon as it is
 // announced, into memory of the host or of a GPU.
 //   curl -sN .../v1/prefill/ID/events | kv_stream_bench --to-device 1

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls several caches at the same time, over and over, as a busy decode node would: a load for
 // prefills to run against.
 //   pull_load_bench --response r1.json r2.json ... [--threads 8] [--no-same-host]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank in a separate process: a store that holds a cache, and its KV server. The process ends
 // with the object.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A transport that records which pages its connections asked for and when they arrived, for all
 // calls that succeeded.
 #pragma once

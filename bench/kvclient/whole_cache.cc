@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/kvclient/whole_cache.h"
 
 #include "common/dtype.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pull of a whole cache into blocks of one page each, laid out as pages travel: what benchmarks
 // pull.
 #pragma once

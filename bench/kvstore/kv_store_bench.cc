@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bandwidth of the store on one thread: checksum, memcpy for comparison, write_page into each tier,
 // and pin_pages from each tier. Pages of a rank like Llama 3.1 8B's: head dimension 128, bfloat16,
 // 32 KiB.

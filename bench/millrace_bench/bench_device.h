@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device that a benchmark runs on, and how its results describe the run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-bench: checks results, then measures how fast they are computed.
 //   millrace-bench kernels --device cuda --tokens 131072 524288 --json results.json
 //   mpirun -n P millrace-bench prefill --model synthetic:llama-3-8b --cp P --tokens 131072

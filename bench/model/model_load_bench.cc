@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads a checkpoint as a rank does. Measures the time and the memory, and in the same run the time
 // to only read the files. Prints a line of JSON. bench/model/load makes checkpoints and runs it.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the milliseconds that a call takes on the GPU, with calls back to back between two events."""
 
 import statistics

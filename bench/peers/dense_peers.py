@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dense causal attention as PyTorch has it: 8 heads of 128, bfloat16."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sparse attention of other projects, where installed: 4 heads of 128 with their own K and V, bfloat16.
 
 MInference: vertical-slash with given sets (its index conversion is part of the time) and block-sparse with pooling and top-k.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact attention mass that each page of a prompt gets from rows throughout the prompt. Page
 // scores would be this if they did not come from the last rows alone (H2O, arXiv 2306.14048).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle of the adaptive pattern: its rule (kernels::AdaptiveRule), applied to exact masses
 // instead of estimates.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-batch with an oracle in place of the adaptive pattern's estimator: in every layer, each
 // adaptive head attends to the pages that its rule picks from exact masses (exact_index.h). For
 // tables of bench/quality/run.

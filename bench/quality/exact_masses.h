@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact share of a row's attention that each page has, which the adaptive pattern estimates.
 //
 // Every key that a row may see is multiplied with it in float32 and counted; the sum of a page is

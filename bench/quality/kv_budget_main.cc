@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a cache loses if only part of it is kept. Prompts are prefilled densely once, then decoded
 // over the whole cache and over the pages that each choice keeps. Decoding always follows the right
 // answer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ways to choose the pages of a smaller cache, to compare with kvstore::choose_kept_pages at equal
 // bytes. All keep each head's sinks and window (kvstore/rules/placement.h).
 #pragma once

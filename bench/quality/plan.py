@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan that bench/quality/run measures: a head plan, and the program that runs it."""
 
 import os

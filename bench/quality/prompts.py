@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prompts that show what a sparse plan loses, for any model. Each probe has the token that should come next and the kind of thing it asks for.
 
 A task prompt has pass keys, word lists and paragraphs in its first 45 %. In the rest they are asked for or repeated, in random order and spread

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well a recall predicts what a plan loses: a point for each prompt and plan, rank correlations, and the loss by recall.
 
 A point's loss for a kind is what its prompt loses against dense attention: accuracy and likelihood, each the mean over the probes.

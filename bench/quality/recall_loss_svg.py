@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the points of recall_loss: a recall on the x axis, accuracy lost on the y axis; a column of panels for each kind of probe, a row for each
 of RECALLS, a colour for each plan."""
 

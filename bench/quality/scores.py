@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores a plan's results against dense attention's, by the kinds of prompts.py, with standard errors.
 
 Probes of one prompt are not independent of each other; prompts are. Errors are therefore those of a ratio of sums over prompts (right probes over

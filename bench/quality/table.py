@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of scores.plan_row as a table in Markdown."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """English prose and code that a Debian or Ubuntu machine has: the manuals in Perl's modules and the sources of Python's library.
 
 They differ between releases, so results carry a digest of the prompts made from them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an index is worth on another prompt. Every prompt runs with the bands and columns that were
 // found for the prompt before it (the first one with those of the last). For the retrieval table,
 // as the counterpart of a dynamic index.

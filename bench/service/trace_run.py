@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays prompts of a trace against a live service; shared by the scripts that do so."""
 import json
 import math

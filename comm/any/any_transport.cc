@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/any/any_transport.h"
 
 #include <utility>

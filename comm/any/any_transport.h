@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Picks a transport by the scheme of an address: comm/tcp for tcp:// and tls://, and for other
 // schemes the transport that was added for them. Thread-safe once all are added. Connections and
 // servers may outlive it.

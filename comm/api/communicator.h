@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives among a fixed set of ranks, over host memory. Implementations: comm/mpi (processes),
 // comm/local (threads of one process, for tests). Collectives over device memory are in
 // DeviceCommunicator.

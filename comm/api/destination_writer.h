@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills a Destination from the front with bytes that arrive in pieces of other sizes.
 #pragma once
 

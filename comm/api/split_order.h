@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of ranks in Communicator::split, the same for every implementation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Point-to-point request and reply with bulk payload: how KV pages leave a rank. The requester
 // sends a small header. The server answers with a small header and a payload that lands in memory
 // the requester chose. The transport knows nothing of pages: protocol/kv_messages.proto defines the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Transport that makes chosen calls of another one fail, for tests of the code that must cope.
 // Calls are chosen by their number, so a run can be repeated.
 #pragma once

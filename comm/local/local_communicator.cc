@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/local/local_communicator.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one primitive under a local group's collectives: every rank hands in bytes, every rank gets
 // all of them. Contributions are copies, so a rank that gives up may free its buffers at once while
 // slower ranks still read what it sent.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of one process: a Communicator without MPI, for tests and for running a grid of
 // ranks in one program.
 #pragma once

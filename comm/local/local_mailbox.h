@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the connections of a local transport leave requests and its server takes them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transport between threads of one process, for tests. A server is found by its address in the
 // LocalTransport object that it listens on.
 //

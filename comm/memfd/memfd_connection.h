@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client end of a MemfdServer. One thread at a time, except interrupt(). After an error it
 // cannot be used any more.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client of a MemfdServer sends: a byte for the kind of message, and after kMemfdAsk the
 // request.
 #pragma once

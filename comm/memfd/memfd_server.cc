@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/memfd/memfd_server.h"
 
 #include <sys/epoll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets processes of this host and user map memory of this process, and tells them what lies where
 // in it. They ask over a socket with a random abstract name. The first answer that grants them
 // memory brings its descriptors. docs/adr/0012-same-host-pulls.md has the reasons.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A socket between two processes of one host that keeps message boundaries and carries descriptors:
 // SOCK_SEQPACKET with an abstract name, which exists in no file system and ends with its listener.
 // It can be found only from the same network namespace. Only connect() and wait() block.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a rank waits for MPI, which has no wait with a deadline: it polls, and gives the processor
 // away more and more between polls. Ranks often share cores (four ranks on a two-core laptop), so a
 // waiting rank must not starve the one that it waits for. A rank with cores of its own goes to

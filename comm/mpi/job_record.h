@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Open MPI leaves on this host if mpirun is killed: the session directory and the
 // shared-memory segments (btl vader), some 12 MB for four ranks. It is written down while the job
 // lives, so that a later job of the same name can remove it.

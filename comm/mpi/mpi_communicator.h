@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of an MPI job; made by MpiSession. Every collective is built from non-blocking sends and
 // receives, because MPI's own collectives know neither deadlines nor abort, and promise no order
 // of summation.

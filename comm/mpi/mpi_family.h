@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a world communicator and all communicators split from it share in one process: they break
 // together, and they take their message tags from one range.
 #pragma once

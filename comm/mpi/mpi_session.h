@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process's membership in an MPI job, from MPI_Init to MPI_Finalize. All of MPI_COMM_WORLD
 // belongs to the session: nothing else in the process may send on it.
 #pragma once

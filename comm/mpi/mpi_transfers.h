@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A set of sends and receives that are posted together and then waited for with a deadline.
 #pragma once
 

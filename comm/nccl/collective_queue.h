@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream that collectives run in: orders it against the device's operations, and measures how
 // long it was busy with collectives.
 #pragma once

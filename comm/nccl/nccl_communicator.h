@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives among GPUs by NCCL, one GPU for each rank. In a build without NCCL the same functions
 // return an error that says so.
 #pragma once

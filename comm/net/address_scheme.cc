@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/net/address_scheme.h"
 
 namespace millrace::comm {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefix of a transport's address that names the transport: tcp://10.0.0.7:9000.
 #pragma once
 

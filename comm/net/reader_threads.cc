@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/net/reader_threads.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads of a server that wait for what a reply needs, such as a disk, so that the threads that
 // answer do not. They take tasks in the order of arrival.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An IP address and port, as text and as the sockets API has it.
 #pragma once
 

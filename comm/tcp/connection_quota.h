@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many connections a server has admitted, in all and under each capability: the holder of one
 // lease must not be able to take all connections from the holders of others.
 #pragma once

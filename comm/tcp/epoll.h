@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets a thread wait for watched descriptors and for wake() from other threads.
 #pragma once
 

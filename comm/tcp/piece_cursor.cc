@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/tcp/piece_cursor.h"
 
 #include <limits.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of a sequence of pieces of memory has been sent or filled.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Assembles the requests of a connection from bytes as they arrive. Allocates no memory for a
 // request's header before its frame is found valid.
 #pragma once

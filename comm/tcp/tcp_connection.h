@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client end: its caller's thread sends, waits and receives.
 #pragma once
 

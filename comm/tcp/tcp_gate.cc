@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/tcp/tcp_gate.h"
 
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets clients in: a thread with the listener and the connections that have not been admitted yet.
 // Such a stranger costs no memory but its entry here (and, with TLS, OpenSSL's buffers), and has
 // little time. Nothing that happens here holds up an admitted client.

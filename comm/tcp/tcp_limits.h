@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many connections and how much time and memory a server of comm/tcp allows its peers. The
 // defaults are for decode nodes; tests use smaller ones.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server end: a gate that lets clients in, the lanes that share the clients, and the threads
 // that read what replies must wait for.
 #pragma once

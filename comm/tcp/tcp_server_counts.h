@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters shared by the threads of a server.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One thread of a server and the clients that it serves. A client makes one request at a time;
 // whatever it sends meanwhile waits in the system's buffers. A client that takes too long, or more
 // than its share while others wait, loses its connection, and the pages of its reply are released.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A non-blocking connected TCP socket, encrypted or not; its users do not see which. One thread at
 // a time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transport over TCP: the default between ranks and decode nodes. docs/adr/0013-kv-port.md says
 // why.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What travels on a connection of comm/tcp. Integers are little-endian.
 //
 //   client                                  server

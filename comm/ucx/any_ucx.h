@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets an AnyTransport connect to ucx:// addresses.
 #pragma once
 

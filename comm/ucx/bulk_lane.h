@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads UCX's description of an endpoint. UCX 1.13 has no call that tells which of an endpoint's
 // lanes carries bulk data; its printed description does, in all versions since.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One active message on its way. Keeps frame, text and payload alive until UCX is done with them:
 // because they were sent, because the endpoint was closed, or at the latest because the worker is
 // destroyed.

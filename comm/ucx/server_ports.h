@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ports of a server in its address: "10.0.0.7:9000,41873" has two, with one thread behind each.
 #pragma once
 

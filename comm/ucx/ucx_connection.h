@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client end: one endpoint with a worker of its own, driven by the calling thread. So the
 // payload lands while call() runs and at no other time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owner of a ucp_context_h: which transports may be used, and how.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owner of a ucp_ep_h: one end of a connection. UCX knows this object's address, so it does not
 // move.
 #pragma once

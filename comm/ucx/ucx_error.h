@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns UCX statuses into Millrace's errors.
 #pragma once
 

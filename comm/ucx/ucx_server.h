@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server end: lanes, each a thread with a port of its own, and the threads that read what
 // replies must wait for.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One of a server's threads: a worker with a listener of its own, the connections that arrived at
 // it, and their requests. A connection stays on the worker at which it arrived: UCX before 1.18
 // ends the process (ucs/async/async.c, handler->async == async) if a connection passes to another

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transport over UCX: shared memory between processes of one host, TCP or RDMA between hosts,
 // chosen per connection. docs/adr/0003-kv-transport.md says why it is used this way.
 //

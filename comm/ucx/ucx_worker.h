@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owner of a ucp_worker_h: the engine that moves messages, driven by one thread at a time.
 #pragma once
 

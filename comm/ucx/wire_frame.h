@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What travels in the header of each active message. All fields are little-endian and fixed. Both
 // ends run the same version; a frame of another is refused.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks an option's value with the function that parses it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An option that takes one of a few words.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The look of --help in all programs: name, kind of value, what it means, default.
 //   --tp N                          tensor-parallel ranks (default 1)
 // type_name() names the kind of value, option_text() where it has a colon.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of an option's number, with errors that say what it may be.
 //   --threads: must be a whole number, 0 or more; not '-1'
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One set of exit statuses for all command lines.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/content/canonical_cbor.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes CBOR (RFC 8949) in its deterministic form (section 4.2.1): definite lengths, and every
 // length and number in its shortest form. Equal values have equal encodings, so these can be
 // hashed. Only what keys of pages need: no maps, floats or tags.

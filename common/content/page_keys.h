@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of pages by their content: two pages of 64 tokens have the same key only if they follow the
 // same tokens and their K and V were computed from the same model in the same way for the same
 // tenant. A chain of hashes, as in vLLM's prefix cache (vllm/v1/core/kv_cache_utils.py,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of the beginnings of prompts, by which a coordinator knows what its groups have cached.
 // They are coarser and shorter than the names of pages (page_keys.h), and need neither model nor
 // plan. They only decide where to send a request: two beginnings that share a name by chance cost

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256 (FIPS 180-4), by OpenSSL. For naming contents, not for secrets: nothing is wiped.
 #pragma once
 

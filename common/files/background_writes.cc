@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/files/background_writes.h"
 
 #include <condition_variable>

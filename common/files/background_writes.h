@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes to a file on a thread of their own, one after the other, so that a disk that hangs holds
 // up nobody else.
 //

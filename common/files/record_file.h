@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file of records, each appended after the one before: length of its body (4 bytes), its checksum
 // (8), its body. Only this user can read it. Nothing is synced: data that a process has written is
 // in the hands of the system when the process is killed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the operating system knows of this process, in addition to what it measures itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics of one process, in Prometheus form. The owners of behaviour hold probes (Counter, Gauge,
 // Histogram) and call their methods. A Registry hands probes out once, at construction, and renders
 // them. No Prometheus type appears here, so nothing else compiles against one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One value of a metric at one moment, as it travels from a rank to the process that publishes it.
 #pragma once
 

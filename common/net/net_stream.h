@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TCP connection, encrypted or not; its users do not see which. Times out like beast::tcp_stream:
 // every operation, including the handshake, ends by the time that was set last. One thread; one
 // reader and one writer at a time. Models Asio's AsyncReadStream and AsyncWriteStream.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one side of TLS connections needs, from PEM files: its certificate and key, and whom it
 // trusts. TLS 1.2 and 1.3. Sessions are not resumed, so each connection is checked against the
 // current files. Thread-safe; connections keep the context that they began with.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The PEM files of one side of TLS connections.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One end of a TLS connection over a non-blocking socket, for users of sockets without Asio. Sends
 // without SIGPIPE. One thread at a time; the socket outlives it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The TLS context for the current contents of some files: read once, and again when one of them has
 // changed. If the files can no longer be used, the previous context stays, with a line in the log.
 // Thread-safe.

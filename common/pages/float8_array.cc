@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/pages/float8_array.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts arrays to 8-bit floats with one scale (common/pages/kv_scales.h) and back: on the host,
 // in one thread, with the same bits on every processor and on a GPU (kernels/api/float8.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pages of a prompt's KV cache exist, by layer and kv head of the model: a cache that was
 // made smaller on request lacks some. One bit per page. A value; the caller guards it.
 #pragma once

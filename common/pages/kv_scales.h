@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scales of a KV cache in 8-bit floats (e4m3, common/float8.h). An element is its code times
 // the scale of its layer, or of its layer and kv head; K and V have separate scales. x becomes the
 // code nearest to x / scale. Plain values.

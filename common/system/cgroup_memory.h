@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a container may take: the memory limits of this process's control groups, version 2 or 1.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that is returned to the kernel at once. malloc keeps what its threads freed, several
 // times a budget if many threads allocate (measured: 31 to 43 MB in addition to a budget of 4 MiB).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file mapped read-only. The kernel reads only the pages that are touched, so ranks that read
 // different slices of one checkpoint share the page cache and read nothing else.
 #pragma once

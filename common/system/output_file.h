@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a program's result goes. It is opened before the work begins, so that a path that cannot be
 // written is reported before anything is asked of others. The first write replaces what the file
 // held, so a failure before it leaves the file as it was.

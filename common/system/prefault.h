@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes memory resident before it is used: the system clears a page when it is first touched, which
 // costs more than the copy that then goes there.
 #pragma once

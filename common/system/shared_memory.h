@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of this process that other processes can map, but can neither write nor resize: a sealed
 // memfd. It has no name in any file system and is gone with the last process that has it, however
 // that process ends.

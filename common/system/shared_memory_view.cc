@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/system/shared_memory_view.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SharedMemory of another process, mapped for reading. It stays valid when that process ends.
 #pragma once
 

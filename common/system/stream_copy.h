@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies bytes that will not be read soon. They bypass the caches: their destination is not fetched
 // from memory only to be overwritten, and data in use is not evicted.
 #pragma once

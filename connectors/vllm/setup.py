@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts libmillrace_kv.so into the wheel: the one that MILLRACE_KV_LIBRARY names, else the newest in this tree's build folders.
 
 Without one the wheel is pure Python and looks for the library at run time (millrace_kv/_library.py)."""

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The token in an Authorization header (RFC 6750). Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who sends a request, according to its token, and what that token allows. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file of the tokens that a coordinator accepts. Each line holds the SHA-256 of one token, not
 // the token itself. Empty lines and lines that begin with '#' are skipped.
 //

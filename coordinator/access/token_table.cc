@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/access/token_table.h"
 
 #include <openssl/crypto.h>

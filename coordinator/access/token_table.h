@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tokens are accepted now. A request without a token is let in only where there is no table.
 // One thread; a file that cannot be used leaves the table as it is.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An error as an HTTP client sees it: its status, its body, and when to try again.
 #pragma once
 

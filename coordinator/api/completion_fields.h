@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of POST /v1/completions and POST /v1/chat/completions that mean something here. All
 // others are for the decode engine, to which a router sends the same body afterwards, and are
 // ignored.

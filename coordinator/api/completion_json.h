@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers of POST /v1/completions and POST /v1/chat/completions, in OpenAI's shapes. Pure.
 #pragma once
 

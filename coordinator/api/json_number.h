@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A number from a group as JSON, which has no NaN and no infinity.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a JSON object piece by piece. It stores only the current string, so memory is bounded by
 // the text and by what the sink keeps, not by how the JSON nests. Pure.
 #pragma once

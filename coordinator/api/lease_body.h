@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The body of lease:renew and lease:release. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bodies of POST /v1/completions and POST /v1/chat/completions: a prefill in OpenAI's shapes,
 // as sent by routers that split prefill and decode. Pure, as parse_prefill.h is.
 #pragma once

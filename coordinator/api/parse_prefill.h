@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The body of POST /v1/prefill in its three forms: JSON, raw text, raw token ids. Pure: bytes in; out
 // comes a checked request or the field to blame. What depends on the groups (vocabulary, length,
 // known models) is not checked here.

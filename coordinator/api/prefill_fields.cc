@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/api/prefill_fields.h"
 
 #include <fmt/ranges.h>

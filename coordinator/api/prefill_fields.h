@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets and checks the fields of a PrefillBody by name: the part that all forms of a request have in
 // common.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns the state of a request into server-sent events: whatever is new since the last call. It
 // reads the record instead of a queue of events, so a slow reader costs no memory.
 #pragma once

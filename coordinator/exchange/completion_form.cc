@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/completion_form.h"
 
 #include "coordinator/api/completion_json.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // POST /v1/completions and POST /v1/chat/completions: OpenAI's shapes. The answer holds the first
 // token and what a decode engine needs to find the cache. A stream is sent whole when the prefill
 // is done: until then an error can still have its own status.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All events of one prefill, from the first on, as a stream to one client. Any number of clients
 // may each have a stream.
 #pragma once

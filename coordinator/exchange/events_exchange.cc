@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/events_exchange.h"
 
 #include "coordinator/exchange/own_request.h"

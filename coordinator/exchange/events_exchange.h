@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GET /v1/prefill/{id}/events: all events of a prefill so far and from then on, for clients that
 // did not post it. A client that leaves changes nothing.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/first_token.h"
 
 #include <boost/asio/this_coro.hpp>

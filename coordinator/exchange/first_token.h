@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first token after a prompt as text.
 #pragma once
 

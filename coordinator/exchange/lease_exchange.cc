@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/lease_exchange.h"
 
 #include <boost/asio/this_coro.hpp>

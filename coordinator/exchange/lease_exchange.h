@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // POST /v1/prefill/{id}/lease:renew and lease:release.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes results as text: manifests on a thread of their own, since a group may send a large one,
 // and the first token with the model's tokenizer.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The record of a request if it belongs to the caller; otherwise the same error as for an unknown
 // id. Pure.
 #pragma once

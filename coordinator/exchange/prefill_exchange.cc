@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/prefill_exchange.h"
 
 #include <boost/asio/co_spawn.hpp>

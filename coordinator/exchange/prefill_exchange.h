@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange for a posted prompt, in either form: parses the body, submits the request, and
 // answers with its result or with a stream of events. If the client leaves, its request is
 // cancelled.

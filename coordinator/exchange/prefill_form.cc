@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/prefill_form.h"
 
 #include "coordinator/api/request_json.h"

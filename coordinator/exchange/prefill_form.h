@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // POST /v1/prefill: JSON, text or binary, answered with the manifest.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two shapes in which a prompt is posted: how a body becomes a prefill, and how the result
 // becomes an answer. What happens in between is the same (prefill_exchange.h). One per request; not
 // thread-safe.

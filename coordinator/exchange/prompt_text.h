@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns a text prompt into token ids with the tokenizer of its model.
 #pragma once
 

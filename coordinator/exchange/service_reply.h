@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The answers that need no prefill and no waiting: models, health, readiness, metrics, version, and
 // errors for paths and methods that do not exist. Pure.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GET and DELETE /v1/prefill/{id}: the status of a request, after cancelling it for DELETE.
 #pragma once
 

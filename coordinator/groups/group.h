@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One worker group that is connected now.
 #pragma once
 

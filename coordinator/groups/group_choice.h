@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which group gets a request. Pure.
 #pragma once
 

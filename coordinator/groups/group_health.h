@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a group is trusted with requests. A group that fails a request by its own fault, such as
 // a full disk, rests; then a single request shows whether it has recovered. Pure; the time is
 // passed in.

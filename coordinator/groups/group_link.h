@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connection to a worker group, as the scheduler sees it.
 #pragma once
 

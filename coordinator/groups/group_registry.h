@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker groups that are connected now, and what they offer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefixes that a group has said it has cached, by the keys of common/content/prefix_keys.h.
 // They are hints: a wrong or missing one costs time but never changes an answer, since the group
 // looks itself. One thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a group will have room for a request that no group has room for at present. Pure.
 #pragma once
 

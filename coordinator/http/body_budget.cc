@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/http/body_budget.h"
 
 #include <algorithm>

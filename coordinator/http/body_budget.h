@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds the memory that the bodies or replies of all connections take together. Each has a limit
 // of its own, but many large ones at once would still fill the memory. One client may have only a
 // part of it, so that the others find room whatever it does.

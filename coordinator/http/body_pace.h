@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How slowly the body of a request may arrive. Pure.
 #pragma once
 

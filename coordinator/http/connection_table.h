@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which HTTP connections are open, and what a new one may do. Monitoring always gets in: beyond the
 // limits (on all connections, and on those of one client) a connection may carry one probe, and
 // when there are too many of these the oldest is closed. Pure: the server closes it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notices that the client of a long request has hung up, while nothing is being read from it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/http/framing_rules.h"
 
 #include <algorithm>

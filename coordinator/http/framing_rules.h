@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules that a request must keep in addition to being readable, so that every proxy between a
 // client and the coordinator finds the same requests in the same bytes: RFC 9112, where the parser
 // allows more than one reading. Pure.

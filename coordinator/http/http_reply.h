@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An answer to an HTTP request, known as a whole, and its form on the wire. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all HTTP connections of a server share.
 #pragma once
 

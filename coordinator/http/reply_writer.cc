@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/http/reply_writer.h"
 
 #include <boost/asio/write.hpp>

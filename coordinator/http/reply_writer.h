@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the answers of one connection: whole ones, and streams of events. Large answers count
 // against a budget, as bodies do, so that a client that does not read cannot fill the memory.
 #pragma once

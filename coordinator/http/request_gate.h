@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the requests of one connection may ask for and send: which endpoints, with which token, how
 // large a body, and how much of the memory for bodies. Pure: the connection reads, the gate
 // decides.

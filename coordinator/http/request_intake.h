@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads one request from a connection, within limits and deadlines: first its header and then, if
 // the gate lets it in, its body.
 #pragma once

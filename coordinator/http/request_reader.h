@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses one HTTP request from the bytes of a connection. Limits the header, the body, and the
 // framing of a chunked body, and refuses what others might read differently (framing_rules.h).
 // Trailer fields of a chunked body are dropped, because they arrive after the request has been let

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The endpoint that a method and a request target name. Pure. Every endpoint that takes GET takes
 // HEAD.
 #pragma once

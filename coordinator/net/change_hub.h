@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells coroutines that wait for a request when it has changed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which client a connection belongs to, for limits by client. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The name of a connection's other end, for the log.
 #pragma once
 

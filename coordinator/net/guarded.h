@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coroutines that run next to all others: an exception (out of memory, a library's length_error)
 // ends only the coroutine that threw it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wakes one waiting coroutine. All calls on one thread; a notification between two waits is not
 // lost.
 #pragma once

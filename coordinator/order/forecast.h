@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a request will take on the connected groups. There is a PrefillCurve for each kind of
 // group (model, device, grid) and for each head plan on it. A kind that has not finished any prompt
 // yet is estimated from another kind of its model, in proportion to their ranks. One thread.

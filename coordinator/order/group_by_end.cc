@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/order/group_by_end.h"
 
 #include <algorithm>

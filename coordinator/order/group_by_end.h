@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which idle group gets a request, where groups differ: the one that should end it first
 // (Forecast). Of those that end it about as soon, the smallest by ranks: larger ones stay free for
 // long prompts, which gain more from them. Of equal ones, the one with the most room.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a waiting request runs between two layers of a prompt that a group already runs. Between
 // layers the only state of a prompt is its residual stream. It stays in place while all layers of
 // another, shorter prompt are computed; then the first prompt goes on. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a prefill takes by its length, learnt from finished prefills. One thread.
 //
 // Lengths are kept by octave: the running geometric means of length and time of the prefills in it.

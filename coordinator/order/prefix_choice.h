@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which idle group gets a request whose prefix groups may have cached: the one that is expected to
 // end it first. Its end includes the wait for what the group runs and for earlier requests that
 // wait for it, and the prefill of what it has not cached (Forecast). Where no group has cached any

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the priority of a waiting request counts as. Pure.
 //
 // Requests with a higher value come later, but do not wait for ever. For each kAgeingStep that a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which order waiting requests get their turns.
 #pragma once
 

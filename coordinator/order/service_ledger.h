@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of the groups' time each owner has had, so that no owner with many or long prompts keeps
 // the others waiting: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996, equations 4 and 5;
 // several servers: Jin, Chase, Kaur, SIGMETRICS 2004) among owners, in seconds of a group. Time in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/order/side_by_side.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which waiting requests a group runs at once, each in a lane: one context-parallel rank with all
 // its tensor-parallel ranks. A group has one lane for each context-parallel rank. Pure.
 //

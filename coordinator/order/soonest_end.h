@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The soonest that a prompt can end, as far as times are known: whether a deadline can be met. It
 // errs on the early side: the prompt and all that come before it take half of what the Forecast
 // says (Forecast::least), and what is uncertain counts as nothing. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which waiting requests get their turns. One thread. With QueueOrder::kFair:
 //
 // 1. Requests that a group gave back: they have waited already.

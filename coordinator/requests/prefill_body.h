@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client asks for: the fields of a prefill request, each checked. Admission checks what
 // depends on the groups (vocabulary, length, known models).
 #pragma once

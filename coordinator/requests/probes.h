@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the coordinator measures. Verbs are events; names and buckets are in probes.cc.
 #pragma once
 

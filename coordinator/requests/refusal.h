@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a request was refused or failed: what went wrong, which of its fields is to blame, and when
 // to try again. coordinator/api/api_error.h turns it into HTTP.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One prefill request as the coordinator knows it: from admission until its record is forgotten.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/requests/request_queue.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that wait for a group, in arrival order over all models, bounded in number and in bytes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of requests by id: all that wait, run or hold a lease, and for a while and up to a limit
 // those that have ended, so that a client that lost its connection can still ask. The queue bounds
 // how many wait, and the groups bound how many hold a lease: a cache takes pages of a group's

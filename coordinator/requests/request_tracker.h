@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All requests that the coordinator knows, and every change of their state: what a change does to
 // the queue, the records, the metrics, the log, and whoever waits for the request. Sends nothing to
 // a group. One thread.

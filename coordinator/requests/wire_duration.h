@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Durations in the form that messages carry.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides whether a prompt may join the queue: whether the service is open, a group serves the
 // model, the prompt is within its length and vocabulary, the id is free, the caller has quota left,
 // the deadline can be met, and there is room. Takes no prompt after close().

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ends requests that wait or run before they are done, and tells the group that has them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits the length of a peer's text before it goes into logs and answers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hands waiting requests to groups, in TurnOrder, and decides what becomes of one that a group
 // gives back.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/schedule/group_membership.h"
 
 #include "coordinator/requests/wire_duration.h"

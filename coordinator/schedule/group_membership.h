@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets groups join and leave, with all that follows for their requests, leases and models.
 #pragma once
 

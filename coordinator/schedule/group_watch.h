@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watches the groups: sends heartbeats, and finds groups that are lost because they fell silent or
 // do not end a cancelled request. Silence is measured only in time that this process attended to:
 // while the process itself is held up, messages lie unread and nobody else is late.

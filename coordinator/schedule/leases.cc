@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/schedule/leases.h"
 
 #include "common/log.h"

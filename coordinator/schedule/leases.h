@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The leases on finished caches: clients ask for them, groups keep them, time ends them.
 #pragma once
 

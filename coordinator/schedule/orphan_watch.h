@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests whose model has lost its last group wait for one to come back, but not for ever.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long recent prefills have taken. When the queue is full, this tells a client when to try
 // again.
 #pragma once

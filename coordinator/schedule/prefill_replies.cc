@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/schedule/prefill_replies.h"
 
 #include <algorithm>

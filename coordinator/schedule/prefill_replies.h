@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles what groups say about the prompts that they run. Messages about any other prompt are
 // ignored, because the request may have been given to another group or the group may have been
 // taken over; a cache left by such a prompt is released. An error means that the group breaks the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of its quota each name has used. A minute's worth of prompt tokens may be used at once
 // and comes back evenly. A prompt is let in while at least one token is left, and counts in full: a
 // long prompt is paid for by the minutes after it. One thread.

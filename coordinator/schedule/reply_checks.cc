@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/schedule/reply_checks.h"
 
 #include "common/errc_wire.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks what a group says about its work before it is kept. An error means that the group breaks
 // the protocol. Pure.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides what happens to every request. A facade: Admission lets requests in, Dispatcher hands
 // them to groups, PrefillReplies and Leases hear what groups make of them, Canceller ends them
 // early, GroupMembership and GroupWatch know which groups serve. No sockets, no threads, no

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/server/group_session.h"
 
 #include <netinet/tcp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connection of one worker group: incoming frames go to the scheduler, outgoing messages are
 // sent in order.
 #pragma once

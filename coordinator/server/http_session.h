@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One HTTP connection: takes requests one after another and hands each to the exchange that answers
 // it.
 #pragma once

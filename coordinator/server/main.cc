@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-coordinator: HTTP for clients, TCP for worker groups.
 // Exit status: 0 stopped by a signal; 1 could not listen, or failed; 2 the command line is wrong.
 #include <sys/resource.h>

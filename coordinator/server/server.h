@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The coordinator as a part of a process: two listeners, one thread that owns the scheduler and all
 // connections, and an orderly shutdown.
 #pragma once

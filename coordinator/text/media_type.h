@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The media type in a Content-Type: "Text/Plain; charset=utf-8" is text/plain.
 #pragma once
 

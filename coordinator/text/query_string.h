@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The query of a URL: "model=a%20b&stream=true".
 #pragma once
 

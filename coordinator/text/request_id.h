@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Request ids: those that clients give, and generated ones for requests without.
 #pragma once
 

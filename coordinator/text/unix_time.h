@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calendar time, for other systems to read. It may jump, so nothing is decided by it.
 #pragma once
 

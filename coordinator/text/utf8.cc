@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/text/utf8.h"
 
 namespace millrace::coordinator {

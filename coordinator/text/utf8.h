@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8, the encoding of everything that clients send and receive.
 #pragma once
 

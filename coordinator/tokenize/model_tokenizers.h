@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tokenizers of all models that have one, for coroutines: a waiting request does not hold up
 // the others. Everything but create() is called on the thread that runs the coroutines.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PageKernel on a CPU: items run on threads, with vectors of the widest instruction set found at
 // run time.
 #pragma once

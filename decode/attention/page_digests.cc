@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "decode/attention/page_digests.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The digests of a rank's pages, which rank the pages without reading them: 3 float32 per dimension
 // and page, 2 to 5 % of a cache. One thread fills them layer by layer. Other threads may read a
 // layer once that thread has announced it in a way that orders memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What progressive attention computes on pages, wherever they lie in memory: the operations that a
 // device has a kernel for. CpuPageKernel is one; a GPU's takes the same items as one launch.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides when a query head has attended to enough of a cache. Pages are attended in portions, in
 // an order that their digests give. After each portion a rule compares the mass attended with what
 // is left.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Progressive sparse attention (PSA, arXiv 2503.00392) of a decode step over a rank's pages. Each
 // kv head's pages are attended in portions, in the order that their digests give for its query
 // heads, until a rule says for each of these that the mass attended is enough. The number of pages

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "decode/mlp/neuron_kernels.h"
 
 #include <algorithm>

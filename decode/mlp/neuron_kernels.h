@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inner loops over rows of weights in host memory, each in one thread, with vectors of the widest
 // instruction set found at run time. Sums are float32, in an order that depends only on `count`.
 #pragma once

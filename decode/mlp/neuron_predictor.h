@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Predicts which neurons of the next layer's MLP a token will need, from the input of the layer
 // before it. A low-rank linear map (Deja Vu, ICML 2023, section 4.3), fitted by
 // tools/calibrate/neurons, gives the square root of each neuron's contribution. Consecutive inputs

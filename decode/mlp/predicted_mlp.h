@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MLP of each generated token, computed only with the neurons that a predictor chooses, equally
 // many in each layer. Those of layer l + 1 are chosen before layer l is computed. The first layer,
 // which nothing predicts, is dense.

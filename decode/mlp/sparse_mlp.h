@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MLP of one token, computed with some of its neurons: their rows of gate and up, and their
 // columns of down (MLP_S of Deja Vu, ICML 2023, section 4.1). What is not chosen is not read. In
 // addition to the model's own weights, host memory holds down transposed, so that a neuron's column

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The neurons with the highest scores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All pages of a rank's cache in one piece of memory, by layer, kv head and page. Each comes once
 // from a PageSource, when somebody asks for it, and stays. The places of pages that are not kept
 // stay empty. A device's slots are filled from this memory.

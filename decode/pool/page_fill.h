@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings a cache's pages into HostPages in the background, after anything that is asked for, from
 // the layers that are ready: first the hot pages of all of these, then the rest. It makes several
 // pulls at a time, so that the next is already under way when one ends.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for pages of a cache: equal slots that any page of any layer and kv head may take,
 // possibly fewer than there are pages. A page that is wanted and not here comes from a PageSource,
 // and the page of least use leaves.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where pages come from that are not in a pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "decode/pool/rank_pages.h"
 
 #include "decode/pool/read_dtype.h"

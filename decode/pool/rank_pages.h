@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages from the ranks that hold a cache, in whatever tier they are: one pull for each batch. Pages
 // in 8-bit floats come decoded to read_dtype, or as codes.
 #pragma once

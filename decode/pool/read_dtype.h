@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dtype in which this node reads a cache on a CPU: the cache's own, or float32 for 8-bit
 // floats, because the digests of their pages bound the decoded values in float32. The manifest must
 // have passed check_manifest.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Predicts which pages the next layer will read, while this one is computed, and brings them into
 // the pool. It applies layer l + 1's own norm, query projection and rotation to layer l's input.
 // Consecutive inputs differ little (Deja Vu, ICML 2023, section 4.3), and nothing is trained. It

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "decode/predict/next_queries.h"
 
 #include "common/check.h"

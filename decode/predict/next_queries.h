@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The approximate queries of a layer, from the input of the layer before it: the layer's own norm,
 // query projection and rotation (layer_lookahead.h says why that is good enough). A norm over the
 // heads of all ranks takes only this rank's. Runs on a device of its own, in parallel with the

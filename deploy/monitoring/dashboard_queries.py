@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks Prometheus what Grafana would ask for a dashboard: its variables, the step of its panels, and the series. Standard library only."""
 
 import dataclasses

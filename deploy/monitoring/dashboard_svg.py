@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws a dashboard's panels as Grafana lays them out, in one SVG: rows, time series and stats. Standard library only."""
 
 import math

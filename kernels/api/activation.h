@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a gated MLP makes of a gate g and its up u (Shazeer 2020, "GLU Variants Improve Transformer").
 #pragma once
 

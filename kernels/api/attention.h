@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention of a rank's query rows over the live layer's keys, dense or sparse by the index.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second stream of a device, for copies between device and host memory that run concurrently with
 // the device's operations.
 //

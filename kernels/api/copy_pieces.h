@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies many pieces of device memory in one launch, where single copies would be thousands of launches.
 #pragma once
 

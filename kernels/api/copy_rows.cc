@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/api/copy_rows.h"
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A strided copy: rows of a matrix from one pitch to another.
 #pragma once
 

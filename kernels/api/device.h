@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device: the interface that the model's forward pass is written against. A device has memory, an
 // order of execution and the operations. kernels/cpu and kernels/cuda implement it; kernels/ref is the
 // naive double-precision implementation that tests compare with.

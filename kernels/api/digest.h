@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Per-page summaries of K that rank pages without reading them.
 #pragma once
 

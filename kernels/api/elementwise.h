@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Row-wise operations of a transformer layer. The residual stream is float32 on every device. Inputs of
 // a GEMM are in the compute dtype; its outputs that an operation here reads are in the device's
 // projection dtype (DeviceInfo).

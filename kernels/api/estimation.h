@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Estimation, for each request, of what each head attends to. Each operation works on a subset of heads
 // (`heads`: local query head numbers), so that context-parallel ranks can divide the work and exchange
 // the lists.

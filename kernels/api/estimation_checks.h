@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of estimation parameters that all devices share. Shapes that do not fit are a bug of the caller
 // (MR_CHECK).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixtures of experts (Shazeer et al. 2017, "Outrageously Large Neural Networks"): a router chooses, for
 // each row, a few of many small MLPs. A row's result depends on that row alone, except for the rounding of
 // products.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of 8-bit floats (common/float8.h) with a scale for each row of either factor: one for each
 // output channel of a weight, one for each token of the activations. Values between products are as wide as
 // elsewhere. Only if DeviceInfo::float8_products.

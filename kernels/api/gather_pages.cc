@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/api/gather_pages.h"
 
 #include <cstring>

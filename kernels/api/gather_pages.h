@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gathers pages that are scattered over host or device memory into contiguous rows of device memory, and
 // verifies the checksum of each on the way.
 #pragma once

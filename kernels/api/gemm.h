@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix product with the weight as Hugging Face stores it ([out features, in features]).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/api/host_memory_device.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Base class of devices whose memory is host memory and whose calls return when their work is done. It
 // implements everything except the name and the operations.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A host view of pieces of device memory, for code that works on host memory: collectives, files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views of row-major matrices in device memory. Plain data: copied freely, own nothing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The default backend: every operation runs on the CPU with OpenMP, GEMM through oneDNN, attention
 // by our own kernels in the widest vectors that the machine has (chosen at run time).
 #pragma once

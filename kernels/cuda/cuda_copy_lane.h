@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CopyLane on a GPU: a stream for copies, which waits for the stream of operations only when told
 // to. Pages are gathered in a stream that several lanes share, so that one gather begins when
 // another ends and few run at once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPU backend: a Device that runs its operations in one stream of one GPU, matrix products by
 // cuBLASLt and the others by our own kernels. In a build without CUDA, num_cuda_devices() is 0 and
 // make_cuda_device() fails.

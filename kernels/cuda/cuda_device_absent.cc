@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPU backend of a build without CUDA.
 
 #include "kernels/cuda/cuda_device.h"

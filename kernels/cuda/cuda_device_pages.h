@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DevicePages on a GPU launches kernels/cuda/sm90/pages into three streams: steps into the device's
 // own, foreseeing and the choice of slots into that of `ahead`, and copies into a third. No stream
 // waits for a copy. A step waits only for slot choices of some layers ago: as many as layers keep

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DevicePages in a build without CUDA.
 
 #include "kernels/cuda/cuda_device_pages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/exported_memory.h"
 
 #include <cudaTypedefs.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory that other processes map through a file descriptor (the driver's virtual memory
 // management). It stays allocated until the last process has unmapped it. With cudaMalloc and
 // cudaIpcGetMemHandle, the allocating process would have to outlive all readers.

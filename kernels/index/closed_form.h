@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Patterns that do not depend on the prompt's contents: their lists follow from its length.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a row tile computes under an index. This is the definition of what an index means, shared by the CPU
 // kernel, the reference, the cost model and the density figures. Host code, pure functions.
 #pragma once

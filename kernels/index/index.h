@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sparse index: what each head attends to in one layer. Every pattern compiles to it, and the
 // attention kernels read it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The geometry that all attention kernels, estimators and indexes share.
 #pragma once
 

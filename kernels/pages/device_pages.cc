@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/pages/device_pages.h"
 
 #include "common/float8.h"

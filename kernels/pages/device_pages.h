@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of a cache on a device, for decode steps that attend to them progressively
 // (decode/README.md). Page-locked host memory holds all pages, slots in device memory hold copies
 // of as many as fit, and device memory also holds the digests of all. The device decides which

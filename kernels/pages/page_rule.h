@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Constants of progressive attention, the same on every device: the size of the portions in which
 // pages are attended, and the numbers of the two rules that end it (decode/attention/page_rule.h).
 #pragma once

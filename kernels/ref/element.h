@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element access by dtype for the reference: slow and obvious.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference operations, one function each, with the contracts of kernels/api: double
 // arithmetic, one rounding at the end.
 #pragma once

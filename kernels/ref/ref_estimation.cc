@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Estimation by its definition (kernels/api/estimation.h), in double: every score is computed where
 // it is needed, and every selection is a full sort.
 #include <algorithm>

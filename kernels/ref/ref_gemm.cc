@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/ref/element.h"
 #include "kernels/ref/operations.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/c/status.h"
 
 namespace millrace::kvclient::c {

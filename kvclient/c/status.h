@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a function of millrace_kv.h ends: with a status, and a message for the calling thread's
 // mkv_last_error().
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes structures of millrace_kv.h, whichever version the caller was built with; and
 // times.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings pages to the memory of an NVIDIA GPU. What a request fetched crosses the bus in one copy,
 // with a list of its pieces behind it, and a kernel on the GPU writes the pieces where they belong.
 // So the speed of the bus does not depend on the layout of an engine's blocks. Pages in a rank's

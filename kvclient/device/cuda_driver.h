@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of NVIDIA's driver that the client calls, loaded from libcuda.so.1 if the process
 // finds one. So one library, built without CUDA, serves hosts with and without GPUs. Thread-safe.
 #pragma once

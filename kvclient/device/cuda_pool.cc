@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/device/cuda_pool.h"
 
 namespace millrace::kvclient {

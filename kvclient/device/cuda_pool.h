@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's pool in the memory of an NVIDIA GPU, mapped by its descriptor
 // (cuMemExportToShareableHandle) so that a GPU of this process can read it: the same GPU, or one
 // that reaches it over NVLink or the bus. The memory stays as long as any process has it mapped,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How pages reach the memory of a device. Either through staging memory of the host, where pages
 // are checked and then brought to where they belong; or from a rank's pool in the memory of a
 // device of this host, where the device itself checks them. The client knows devices only through

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel that copies pages from a rank's pool in GPU memory (of another GPU, over NVLink or the bus) into
 // the blocks of an engine. Each thread block takes one page. It reads the whole page into shared memory and
 // compares it with its checksum, XXH3-64 (kernels/cuda/sm90/rows/page_checksum.cuh says how a warp computes

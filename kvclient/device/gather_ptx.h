@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel of gather.cu in PTX, which the driver compiles for its GPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel that writes pages to their places, in PTX, which the driver compiles for its GPU.
 #pragma once
 

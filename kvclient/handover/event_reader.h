@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the server-sent events of a streamed prefill from a file descriptor, usually a pipe, into a
 // HandoverFeed, on a thread of its own.
 #pragma once

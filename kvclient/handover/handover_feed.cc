@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/handover/handover_feed.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of a request during its prefill: passed from the thread that reads its events to
 // those that pull its cache. Thread-safe; write() is for one thread at a time.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a decode engine must know to fetch a KV cache: where its pages are, and their shape. Plain
 // values; protocol/manifest.proto says what each field means.
 #pragma once

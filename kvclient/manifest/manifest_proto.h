@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts manifests between their plain form and the one on the wire.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/manifest/shard_spans.h"
 
 #include <algorithm>

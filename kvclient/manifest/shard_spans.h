@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which shard of a manifest serves each page of one kv head: runs of pages in order, found by
 // binary search. A prompt of millions of tokens has thousands of stripes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/order/criticality_plan.h"
 
 #include <algorithm>

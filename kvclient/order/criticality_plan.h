@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages that carry the most attention come first. Each rank is asked for its scores, in one
 // request for all layers that are ready. Once a layer's scores have come from all ranks, its hot
 // list is known. Then

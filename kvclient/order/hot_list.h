@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hot list of a layer and kv head: the fewest pages that carry a given share of the attention
 // mass of the prompt's last rows, by their scores (protocol/kv_messages.proto). Sinks and the
 // newest pages are on it if attention goes to them.

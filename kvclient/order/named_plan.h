@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages by name, in the order of their names.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one request asks a rank for, and what the rank says of each page. Heads count in the model.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages layer by layer, each layer by kv head and position.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One request of a pull to one rank, and what it brought.
 #pragma once
 

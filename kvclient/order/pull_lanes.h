@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pull takes from each rank: runs of the prompt's pages by kv head, the same for each layer.
 #pragma once
 

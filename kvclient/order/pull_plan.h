@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which a pull makes its requests to ranks. Lanes are the task's, in its order. Not
 // thread-safe.
 #pragma once

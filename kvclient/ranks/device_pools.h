@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device pools of ranks on this host. Each is mapped once for all threads of a client, for each
 // device that the client pulls into. GPU memory is scarce, so a pool is released when its rank has
 // ended, even while nobody pulls. Thread-safe.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One request for pages to the rank that serves them, and what its reply says.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/ranks/placed_run.h"
 
 namespace millrace::kvclient {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of one request, and where they lie in the memory of a rank on this host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvclient/ranks/same_host_ranks.h"
 
 #include "common/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client knows of ranks on its own host: the sockets at which to ask them, and their memory,
 // mapped once for all threads. Thread-safe.
 #pragma once

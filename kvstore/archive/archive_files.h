@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two files of an archive: slots, and an index with a header and a record for each slot. One
 // process at a time opens them. It holds a lock on the index as long as it lives; the system
 // releases the lock when the process dies.

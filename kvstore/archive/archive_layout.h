@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of a column in a slot of the archive: its pages by row, then the table with the
 // digests of all rows and the checksums of their pages, then padding up to a multiple of the
 // system's page size.

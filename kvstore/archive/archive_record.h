@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An archive index' record of one slot: 128 bytes, little-endian like all machines that Millrace
 // runs on.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes to an archive on a thread of its own, which whoever waits for it can abandon: a write to a
 // network disk may hang in the system indefinitely.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads columns from an archive one after the other on a thread of its own, which the waiting side
 // abandons when time is up: a read from a network disk may hang in the system indefinitely.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Columns of the prefix cache in files that outlive the process: what a group finds again after it
 // ended, however it ended.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between the prefix cache and the archive (archive/prefix_archive.h): saves columns that are
 // remembered, and brings back those that only the archive has. Without an archive it does nothing.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast a slow tier is read. Measured whenever pages of cached prefixes are read from it, for
 // prompts or ahead of them, and never for its own sake. Concurrent reads count as one: the bytes
 // that all of them bring, over the time in which there is any.

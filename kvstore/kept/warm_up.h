@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After a start, brings the prefixes that earlier processes kept from the archive into free memory,
 // the most recently used first, each from the beginning of its prompt. The first prompts find them
 // there instead of waiting for the disk, and by then it is known how fast the disk is

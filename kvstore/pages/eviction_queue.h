@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages in order of worth, either the least or the best first: an indexed binary heap of fixed
 // capacity. An entry knows its place (queue_index), so any entry can leave or change worth in O(log
 // n), and nothing is allocated after construction.

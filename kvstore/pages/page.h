@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A page's place, size and digest.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One page of a prompt in all layers and kv heads of this rank: the unit that requests share, and
 // that the prefix cache names and evicts. A request that computes pages makes their columns;
 // requests that begin with the same tokens hold them too. A column's records live as long as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves bytes of pages in and out of the tiers. Holds the memory of all three. Takes no lock and
 // keeps no books: the caller owns the slots it names.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All pages of one request on this rank: the columns it holds, in the order of the prompt, and how
 // its last rows score them. First come the columns of a cached prefix, which it shares, then those
 // that it computes. Guarded by the store's lock (tiered_kv_store.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The columns of pages that stay for later prompts, by the key of their content
 // (common/content/page_keys.h), whether requests hold them or not. Columns that nobody holds are
 // idle and give way when room is needed, the one worth least first (kvstore/rules/retention.h), in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much was read from a tier or file, and how long it took.
 #pragma once
 

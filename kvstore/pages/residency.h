@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which slots hold which page: free slots per tier, the copies of every page, and what may be
 // evicted. It decides and keeps the books, but never touches bytes. Not thread-safe: every call is
 // made under the store's lock. Every copy is made outside it, between a take or plan_* and its

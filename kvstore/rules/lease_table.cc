@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvstore/rules/lease_table.h"
 
 #include <string_view>

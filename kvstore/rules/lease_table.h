@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may read which request, and until when. Each request has one lease. Time comes from the
 // Clock: a lease past its end is refused even before expire_leases() finds it. Not thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pages of each layer and kv head stay if a request wants a smaller cache: the pure policy.
 //
 //   sinks   page 0 of the prompt, which every head attends to: always

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What deserves faster memory: the pure policy. Pages are ranked; the byte budget cuts the ranking
 // off (residency.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which columns of the prefix cache stay longest: GreedyDual-Size with frequency (Cao and Irani
 // 1997; Cherkasova 1998; for cached prefixes: RAGCache, Jin et al. 2024). Pure.
 //

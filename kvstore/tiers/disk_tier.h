@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slots in one file. The file is unlinked as soon as it is open, so a process leaves nothing
 // behind, however it dies. resize() allocates its blocks, so a full disk is found when room is
 // reserved and not in the middle of a request.

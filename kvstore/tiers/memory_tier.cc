@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvstore/tiers/memory_tier.h"
 
 #include <sys/mman.h>

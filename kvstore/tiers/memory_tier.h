@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slots in one region of host memory, mapped once. Pages of the region become resident when first
 // written, so an unused budget costs address space only, unless prefault() is called.
 #pragma once

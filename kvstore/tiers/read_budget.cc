@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvstore/tiers/read_budget.h"
 
 #include <new>

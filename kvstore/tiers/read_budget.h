@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory for pages that are read for a reader, from disk or from a device with memory of its
 // own. It is taken per read and held until the pages are unpinned, which a slow reader may delay.
 #pragma once

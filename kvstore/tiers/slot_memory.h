@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes behind a tier: an array of equal slots. Implementations: MemoryTier (host memory; also
 // the "device" tier of the CPU backend), DiskTier (a file), worker/device_tier (a GPU's memory).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which slots of one tier are free. One pool serves all layers, heads and requests: a slot has no
 // history. Not thread-safe; only grow() allocates memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weight files of a Hugging Face directory as one set of named tensors: model.safetensors
 // alone, or several files listed by model.safetensors.index.json.
 #pragma once

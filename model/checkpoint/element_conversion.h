@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts runs of weights between element types.
 #pragma once
 

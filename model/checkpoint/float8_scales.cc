@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/checkpoint/float8_scales.h"
 
 #include <fmt/ranges.h>

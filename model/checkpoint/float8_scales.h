@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The factors by which the float8 elements of a weight are multiplied: one for the tensor, for each
 // row, or for each block of rows and columns.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MXFP4 (OCP Microscaling Formats 1.0, section 5.3.3): 4-bit floats, e2m1; each 32 of a row share a
 // scale that is a power of two, e8m0. Layout as in gpt-oss, which stores a weight [experts, out,
 // in] as X_blocks [experts, out, in / 32, 16], two elements a byte, the lower half first, and

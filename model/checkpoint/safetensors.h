@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One .safetensors file, mapped. The header is untrusted: every offset, shape and size is checked
 // against the file before a tensor is returned.
 #pragma once

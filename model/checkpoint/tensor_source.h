@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the tensors of a model come from: the files of a checkpoint, or a seed.
 #pragma once
 

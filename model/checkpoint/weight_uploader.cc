@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/checkpoint/weight_uploader.h"
 
 #include <fmt/ranges.h>

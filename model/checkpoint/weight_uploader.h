@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings slices of mapped tensors into device memory, converted and stacked.
 #pragma once
 

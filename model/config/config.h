@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The facts of a model, read from a Hugging Face config.json or known by name. Families:
 // model/config/family.cc.
 #pragma once

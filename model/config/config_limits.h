@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The largest numbers that a config.json may have: a few times those of the largest models in use
 // (126 layers, hidden 16384, ffn 53248, a vocabulary of 256 K). They keep every product of two of
 // them far from overflow.

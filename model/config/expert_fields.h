@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mixture of experts that config.json describes.
 #pragma once
 

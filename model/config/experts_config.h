@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mixture of experts of a model: which layers have one instead of an MLP, and its shape.
 #pragma once
 

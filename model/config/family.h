@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What distinguishes one architecture from another where config.json does not say: a row for each
 // architecture that `architectures` may name. A model is a set of these parts, not a class.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the fields of one JSON object of a file with type and range. Every error names the file,
 // the field, the value found and what would have been right.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/config/json_text.h"
 
 #include <boost/json/basic_parser_impl.hpp>

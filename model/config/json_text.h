@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON from untrusted sources: parsed with a limit on depth, and refused when an object repeats a
 // key (parsers differ in which of the two counts, so a file could mean two things).
 #pragma once

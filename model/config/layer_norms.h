@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the layers of a model normalise, and what checkpoints call the weights.
 #pragma once
 

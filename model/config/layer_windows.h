@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sliding windows: which layers of a model attend only to the last tokens, and to how many.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantised weights as config.json describes them: 8-bit floats (e4m3) with scales, which loading
 // converts to weights of the compute dtype. Other quantisation (activations, the KV cache) has no
 // effect on computing in 16 bits or float32, and its fields are not read.

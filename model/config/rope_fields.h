@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rotary embedding that config.json describes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a model stretches its rotary embedding beyond the positions that it was first trained on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text model of a checkpoint for images and text. Its config.json has the text model's fields
 // in text_config, and the text model's tensors have a prefix (Checkpoint). Images are not
 // supported.

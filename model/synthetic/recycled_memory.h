@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that is reused once nobody holds it: the first touch of a memory page costs more than
 // writing to it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What makes the heads of a synthetic model attend to something: biases on Q and K, and a direction
 // of K that heavy tokens have. Weights alone would not: scores of random Q and K are noise, softmax
 // over them is uniform, and any index then holds only its share of the keys. Trained heads show a

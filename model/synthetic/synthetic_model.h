@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models that exist by name: the shapes of public models with weights generated from a seed, for
 // benchmarks on machines without checkpoints. "synthetic:NAME" or "synthetic:NAME:SEED" may be used
 // wherever a model's directory is expected.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random numbers as a function of (seed, index): without generator state, any element can be made
 // anywhere and in any order.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a synthetic model, each made when it is asked for: 16 GB of weights take no disk,
 // and host memory only for the tensors in use.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one query head attends to, before any request is seen, and its text form:
 //   dense | a-shape:S,W | vertical-slash:V,S | block-sparse:K | elastic:ALPHA,BETA |
 //   adaptive[:GAMMA[,ENOUGH[,ROWS]]]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """deploy/monitoring in a real Prometheus that scrapes a coordinator with a group of two ranks. After some requests every query of the dashboard
 is answered with a number, no panel of its picture stays empty, and every alert can be evaluated. Exit status 77 without prometheus.
 

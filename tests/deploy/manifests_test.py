@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks deploy/ and the commands of docs/ against the programs and against one another: named options exist, named ports are those that the
 programs listen on, and Kubernetes' own JSON schemas accept the manifests.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """deploy/monitoring/render without a Prometheus: what it asks, how it reads the answers, and where it puts the panels."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A one-machine Slurm cluster below $work: munged, slurmctld and slurmd on free ports, as root. To be sourced; needs
 # `port`, a function that prints a free port. Nothing outside $work is touched.
 # shellcheck shell=bash

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tokens and TLS between coordinator, group, command line and Python package. The openssl command makes the certificates."""
 import hashlib
 import os

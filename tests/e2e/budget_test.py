@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Partially kept caches (kv_budget) on live groups: what a decode node generates from the kept pages on any grid, and what is refused."""
 import base64
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """millrace-calibrate: its plan runs in millrace-batch, a second run gives the same plan, what it refuses, and what it leaves when ended early."""
 import json
 import os

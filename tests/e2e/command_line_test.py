@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What programs refuse at start, with which exit status, and what they do to existing files."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """POST /v1/completions as routers use it: a real coordinator, a group of two ranks, and decode nodes that get only kv_transfer_params."""
 import hashlib
 import http.client

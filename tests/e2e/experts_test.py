@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A mixture of experts as a service: one group prefills, decode nodes pull its cache, and both produce Transformers' tokens."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Kills and stops ranks of a group on GPUs in the middle of a long prompt, and checks what that costs and what stays behind.
 
     MILLRACE_SOURCE_DIR=. MILLRACE_BIN_DIR=build/release/bin tests/e2e/failure_on_gpus.py [GPUS]

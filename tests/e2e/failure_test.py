@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A group of eight ranks loses one rank in every phase of its life, by SIGKILL and by SIGSTOP.
 
 The test holds a phase by stopping the rank that is about to die. Without that rank no other rank gets past the

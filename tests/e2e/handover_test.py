@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A decode node pulls the cache layer by layer during the prefill, gets the same bytes, and ends cleanly."""
 import os
 import re

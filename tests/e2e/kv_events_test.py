@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A subscriber that knows only ZeroMQ, MessagePack and vLLM's names follows a group and predicts what each prompt finds cached."""
 import os
 import random

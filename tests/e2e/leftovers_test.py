@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """When a group's mpirun is killed, the next start of that group removes what it left on its host, and nothing else."""
 import os
 import signal

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares the table of ports in docs/operations.md with the sockets that a coordinator, an mpirun and its ranks listen on, from /proc."""
 import ipaddress
 import os

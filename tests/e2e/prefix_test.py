@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prompts whose prefix a group has cached: decode nodes answer as if every prompt had been computed whole."""
 import re
 import unittest

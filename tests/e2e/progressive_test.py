@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """millrace-decode on a live group: progressive attention, which generates dense attention's tokens from part of the pages, and predicted neurons."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The Python package millrace_kv over libmillrace_kv.so: prefills, events of requests that others posted, pulls, and clean ends."""
 import array
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A group that died or drained finds its cached prefixes again at its next start (--prefix-disk), and nothing that belongs to another."""
 import glob
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a coordinator, worker groups and decode nodes as processes of a test. Standard library only.
 
 Every wait polls its condition and has a deadline; close() leaves nothing running.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The real processes together: a coordinator, a group of two ranks under mpirun, decode nodes."""
 import os
 import re

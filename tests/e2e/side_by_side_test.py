@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Short prompts side by side, each on one context-parallel rank of a group: answers, caches, and the loss of a rank meanwhile."""
 import contextlib
 import os

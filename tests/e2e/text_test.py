@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prompts as text: a real coordinator, ranks and tokenizers, with Hugging Face's library in this process as the reference."""
 import contextlib
 import hashlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/calibrate on a small random Llama: influence against finite differences, the integer program against all choices, the plan in millrace-batch.
 
 Run by tests/engines/run, which has torch, transformers and highspy. Exit status 77 without them; with MILLRACE_ENGINES=required that is an error.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/calibrate without torch: rules and their density, prompts and which of them are refused, the plan's text."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """bench/engines/openai_campaign.py when something fails on its own side. Needs no engine; standard library only."""
 import contextlib
 import io

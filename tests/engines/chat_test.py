@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """POST /v1/chat/completions on a real coordinator and group: the model's chat template turns messages into the prompt."""
 import contextlib
 import hashlib

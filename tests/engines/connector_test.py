@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """MillraceConnector without an engine: what it decides about options, versions and models, how it fits vLLM's interface, and where it puts a
 cache in 8-bit floats."""
 import http.server

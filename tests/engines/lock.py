@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes requirements.txt: every package of requirements.in and all that they require, in one version each, with hashes.
 
     lock.py /usr/bin/python3.11 python3.12

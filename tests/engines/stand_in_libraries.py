@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Lets PyPI's CUDA build of torch be imported on a CPU without the 2 GB of NVIDIA's wheels. For every library that it links and that is missing,
 writes a library next to libtorch whose functions abort. Only libcudart is the real one.
 

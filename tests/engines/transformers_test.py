@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A cache prefilled by Millrace in a transformers model gives the numbers and the answer of the model's own prefill."""
 import os
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MillraceConnector with the trouble that a test requests by files in a folder, which worker processes see as well."""
 import dataclasses
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """vLLM, in this process and on a CPU, with MillraceConnector and a real group of TP 2 x CP 2: right answers, one computed token per prompt, and
 right answers after every kind of trouble. One test has a group whose cache is in 8-bit floats. MILLRACE_VLLM_TP: vLLM's own ranks (default 1)."""
 import contextlib

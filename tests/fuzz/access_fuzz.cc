@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of tokens and Authorization headers. The first byte picks the parser. What is accepted must be
 // within the limits and found again.
 #include <cstddef>

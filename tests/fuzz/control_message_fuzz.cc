@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames of the control connection from a hostile peer: the header must never announce more than
 // the limit, and whatever parses must survive being sent on.
 #include <cstddef>

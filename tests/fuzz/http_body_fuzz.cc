@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bodies, queries and targets of HTTP requests. The first byte picks the parser. What is accepted
 // must be within the limits.
 #include <cstddef>

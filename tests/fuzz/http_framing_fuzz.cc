@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole connections: requests one after another, in pieces as a network may cut them. The first
 // byte says how long the pieces are. What is read must not depend on how it was cut, and what a
 // connection holds must stay within its bounds. http_framing.dict has the words.

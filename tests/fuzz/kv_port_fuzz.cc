@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a KV server reads of one connection, hello and requests, in pieces as a network may cut them. The
 // first byte says how long the pieces are, and whether a real gate and lane read them as well, from a
 // socket. What is read must not depend on how it was cut, a connection holds no more than its bounds,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // parse_safetensors_header on arbitrary bytes: it must not crash, and what it hands out must lie
 // inside the data section. Input: 4 bytes of data section size, then the header.
 #include <cstdint>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A group over two hosts, with its coordinator and a decode node on others, while the network is slow, loses packets, falls silent,
 comes back or gives hosts other addresses. Hosts are network namespaces (network.py); tests are skipped where they cannot be made."""
 import os

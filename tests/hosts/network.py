@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts as network namespaces, with a thread as the network that carries packets between them.
 
 Every host has one interface, `net0`, whose other end is here (TUN), so delay, loss and silence can be set for each pair of hosts

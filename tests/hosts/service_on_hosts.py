@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service of tests/e2e with its coordinator, ranks and decode nodes on separate hosts."""
 import contextlib
 import http.client

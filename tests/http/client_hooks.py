@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What schemathesis cannot know from docs/openapi.yaml. It loads this file because SCHEMATHESIS_HOOKS names it."""
 
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares a live coordinator with a group of two ranks with docs/openapi.yaml.
 
 The document's examples are read and sent, every status that can be provoked here is provoked, and schemathesis makes valid and invalid requests

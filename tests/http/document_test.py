@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares docs/openapi.yaml with the tables of the code, in both directions: anything that only one of them has is a failure.
 
     document_test.py build/release/bin/list_http_interface VERSION

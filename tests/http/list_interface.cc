@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prints the HTTP interface as the code has it, as JSON: routes, fields of requests, types of
 // errors, fields of the manifest.
 #include <google/protobuf/descriptor.h>

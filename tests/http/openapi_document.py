@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/openapi.yaml for tests. Needs PyYAML: Debian's python3-yaml, or else the version from PyPI that requirements.txt names."""
 
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs millrace-batch on the prompts of a golden.json and compares logits and KV with it.
 
     check_golden.py --batch build/release/bin/millrace-batch --model DIR [--golden FILE]

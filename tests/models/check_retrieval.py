@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A small retrieval check for CI: sparse plans must still find what queries in the middle of a prompt ask for, and a window must not.
 
     check_retrieval.py --batch build/release/bin/millrace-batch

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs one needle prompt on several grids and compares their generated tokens and their KV with the first grid's.
 
     compare_kv.py --batch build/release/bin/millrace-batch --tokens 131072 --grids 1x1 1x4 2x2 [--head-plan PLAN]

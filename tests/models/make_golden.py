@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reference values of a small Llama checkpoint, from an independent implementation in NumPy and float32.
 
 Shares no code with the service and none with the training script.  Writes golden.json, a list of

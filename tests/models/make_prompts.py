@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Needle prompts with questions in the middle, for the fixture model and for needle-7m.
 
 A prompt is filler with R records in its first third, Q answered queries spread over the rest and one

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes fixture/tokenizer.json, which converts the text of the fixture's prompts to their token ids and back: each entry of vocab.json is a
 token, <bos> comes first, and text that is not an entry becomes <pad>. Needs tokenizers (real/requirements.txt).
 

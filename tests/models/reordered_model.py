@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a checkpoint of the same model with its sums in another order: the channels of every MLP and the query heads of every kv head are reversed.
 
 Runs of the two checkpoints differ only by rounding and by what rounding decides. Standard library only.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Scores a service's answers to the prompts of make_prompts.py.
 
 Results are JSON lines {"id", "status", "generated_token_ids", "probe_token_ids", "density"}; a prompt without a

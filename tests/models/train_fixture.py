@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the needle fixture: a small Llama that looks up records in long prompts.
 
 Synthetic data only, made on the device (see make_prompts.py for the token layout).  Needs PyTorch and,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/mp/mpi_test_main.h"
 
 #include <gtest/gtest.h>

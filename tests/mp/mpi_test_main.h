@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MPI session of a test binary that mpirun started; alive while tests run.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/calibrate/neurons on a small random Llama: its records against the model's own modules, the map against a regression by rows, the file.
 
 Run by tests/engines/run, which has torch and transformers. Exit status 77 without them; with MILLRACE_ENGINES=required that is an error.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks whether the default head plan keeps its promises on a real model: a short bench/quality/run, compared with limits.
 
     check_quality.py --bin build/release/bin [--plan auto] [--count 3] [--output DIR]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """bench/quality/plan.py: which program runs a plan, and with which options."""
 
 import os

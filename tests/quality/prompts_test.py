@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """bench/quality/prompts.py with a tokenizer of words and digits."""
 
 import os

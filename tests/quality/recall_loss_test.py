@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """bench/quality/recall_loss.py on numbers that were worked out by hand."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Pulls the cache of the manifest on standard input into blocks of 16 tokens, [blocks, tokens, heads, dim], and
  * prints the FNV-1a hash of each layer's rows. The example of docs/kv-client.md. */
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // As consumer.c, in C++, into tensors [heads, tokens, dim] of K and of V. The example of
 // docs/kv-client.md.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Serves a cache of known bytes and prints its manifest as one line, then a line for each layer: the
 // checksum of what a consumer has after pulling it (see consumer.c). Ends with its standard input.
 #include <cstdio>

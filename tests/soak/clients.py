@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients do to a service: they send prompts of mixed lengths and do everything wrong that can be done with them. Each function
 sends one or more requests, checks the answers, and returns the outcome as text."""
 import concurrent.futures

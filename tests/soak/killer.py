@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kills one part of a group in a chosen phase, and measures the time until the client of the request that ran there has its
 answer."""
 import http.client

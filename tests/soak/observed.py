@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What processes and the host hold, for comparing the end with the beginning. Reads /proc; Linux only."""
 import contextlib
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The soak itself: what runs concurrently, what is checked, and the table. See run."""
 import collections
 import http.client

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A certificate authority for tests, and certificates signed by it. They are created anew each time
 // and are valid for a day.
 #pragma once

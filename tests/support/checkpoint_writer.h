@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small random models in Hugging Face's layout, for tests that need a checkpoint on disk.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process that is forked before the test has threads, and begins when the test tells it
 // something.
 #pragma once

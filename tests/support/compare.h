@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one rule by which tests judge floating-point results (docs/numerics.md):
 //
 //   max |actual - reference| <= 2 * max |naive - reference| + atol

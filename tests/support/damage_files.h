@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A failing disk, for tests that read data back from one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CPU device that behaves like one with separate memory that always lags behind the host. An
 // operation is done only when something waits for it, on the waiting thread or on that of another
 // waiter. The host faults when it touches device memory, sees copies to it only once it has waited,

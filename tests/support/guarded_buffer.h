@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An output buffer with known bytes before it, after it and inside it, so that a test sees a write
 // outside the range, or an element that was never written (it still reads as NaN).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters of a device operation that is called now and done later. Holds a copy of the host
 // memory they refer to, which the caller may reuse when the call returns.
 #pragma once

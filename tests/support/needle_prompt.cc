@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/needle_prompt.h"
 
 #include <algorithm>

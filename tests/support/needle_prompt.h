@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts for the needle fixture (tests/models/README.md): records in the first third, answered
 // queries spread over the rest, and one unanswered query at the end. The same spec gives the same
 // prompt everywhere. The Python generator draws other prompts of the same kind.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What most tests include, parsed once for all of them (mr_test in cmake/MillraceTargets.cmake): a
 // third of the time that a test takes to compile. A test still includes what it uses.
 #pragma once

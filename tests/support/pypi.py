@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches Python packages for tests from PyPI with pip, pinned by version and sha256, and keeps them in their own folder. Standard library only."""
 
 import fcntl

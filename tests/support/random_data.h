@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Test data as a function of (seed, index). There is no generator state, so any element can be
 // recomputed anywhere, in any order and by any rank.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A directory for one test. It and everything in it are removed at the end of the scope.
 #pragma once
 

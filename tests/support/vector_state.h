@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the processor reports about this thread's vector registers.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes how the loss of a model changes, to first order, when a position of its attention is masked. Needs torch and transformers.
 
 Let A = softmax(q k) be a row's attention and G the gradient of the loss by A. Masking key j takes A_j from j and gives it to the other keys in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fits a low-rank map from layer inputs to the contributions of MLP neurons. Needs torch and transformers.
 
 Neuron n of layer l adds z_n * (column n of down) to the residual stream, with z the activated product of gate and up. Its contribution is

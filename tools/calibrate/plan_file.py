@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a head plan that differs by head, as Millrace reads it (docs/head-plans.md). Standard library only."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a neuron predictor as Millrace reads it (decode/mlp/neuron_predictor.h): safetensors, with the same bytes for the same numbers."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the rule of each head by an integer program, solved by HiGHS. Needs highspy and numpy.
 
 x[head, rule] is 0 or 1, and is 1 for exactly one rule of each head. At each length the mean density of the heads is at most the budget. The program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules for the span of a head, alpha + beta * length, and what each costs at a length. Standard library only.
 
 A rule means the same as elastic:ALPHA,BETA in a head plan (kernels/index/closed_form.h): the first 64 keys; the last alpha + beta * length keys, at

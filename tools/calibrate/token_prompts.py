@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads prompts as token ids, one JSON object a line, as for millrace-batch and from bench/quality. Standard library only."""
 
 import json

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides which lines of a job's input are run, and under which id each. Rank 0 only.
 #pragma once
 

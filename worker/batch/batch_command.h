@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt of a batch job on its way from rank 0 to the others.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch job: runs every line of an input file through the engine and writes one result line each,
 // in input order. A bad prompt never ends the job; a broken group does.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch job's options, the same on every rank, and the resources that it uses on one rank.
 #pragma once
 

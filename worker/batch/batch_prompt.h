@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One line of a batch job's input, and one of its output.
 #pragma once
 

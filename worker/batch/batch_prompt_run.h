@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One prompt of a batch job on all ranks: prefill, KV files, generation.
 #pragma once
 

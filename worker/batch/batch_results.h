@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // results.jsonl of a batch job. An earlier job's results are never lost: the job is refused, or
 // resumed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/batch/fan_out_sink.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes each layer on to several sinks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lines of a file, or of a pipe whose writer may take any time: a read returns at its deadline,
 // so that the reader can attend to its other duties. No line takes more memory than a limit.
 #pragma once

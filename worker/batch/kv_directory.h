@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a batch job saves the KV cache of one prompt: one file a rank (worker/batch/kv_files.h),
 // then the manifest. A directory with a manifest holds a complete cache, whenever the job ended.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The KV cache of a batch job on disk: <directory>/manifest.json and one rank-<r>.safetensors a
 // rank, with tensors layers.<l>.k and layers.<l>.v of shape [kv heads of the rank, tokens of the
 // rank, head dim], K after RoPE. For a cache in 8-bit floats the tensors are F8_E4M3, and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps every layer of this rank's K and V in memory, for generation on the prefill ranks (batch
 // jobs with max_tokens > 1). Values are in the compute dtype; for a cache in 8-bit floats, they are
 // the values that the 8-bit floats stand for.

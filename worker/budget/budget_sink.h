@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Used where a request wants a smaller cache. Passes the layers on, keeps the last rows' scores of
 // all pages, and at the end chooses which pages stay, by layer and kv head
 // (kvstore/rules/page_budget.h). Ranks of one tensor-parallel group, including those with replicas

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-batch: runs a file of prompts through a group of ranks, without a coordinator.
 //   mpirun -n P millrace-batch --model DIR --input prompts.jsonl --output DIR [--tp T --cp C] ...
 // Exit status: 0 all prompts done; 1 some failed (their result lines say why); 2 the job could not

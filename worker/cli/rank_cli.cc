@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/cli/rank_cli.h"
 
 #include "common/cli/choice_option.h"

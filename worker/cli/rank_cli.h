@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Command-line options shared by the programs that have a rank.
 #pragma once
 

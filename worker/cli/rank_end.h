@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ends a rank that cannot end in good order.
 #pragma once
 

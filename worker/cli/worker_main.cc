@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // millrace-worker: one rank of a worker group behind a coordinator.
 //   mpirun -n P millrace-worker --model DIR --coordinator HOST:PORT [--tp T --cp C] ...
 // Exit status: 0 drained; 2 could not start, or the group broke (its supervisor starts it again),

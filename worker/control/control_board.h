@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rank 0's heartbeats and registrations say. The engine's thread writes it as things happen;
 // the control connection's thread reads it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The group's connection to the coordinator, held by rank 0. It runs on its own thread, so that
 // heartbeats go out while the engine computes; the engine polls for events between layers.
 //

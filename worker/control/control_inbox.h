@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A queue of events from the client's thread to the engine's. Thread-safe.
 #pragma once
 

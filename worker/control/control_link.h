@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rank 0's view of the coordinator: messages in, messages out. ControlClient implements it over
 // TCP; tests script one in memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects what a prompt in a lane tells the coordinator, on the lane's first rank: messages go
 // into the lane's report until rank 0, which has the connection, can send them. The engine's
 // thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases on finished caches, as ControlBoard counts them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prefix ledger on disk, beside the pages that the group keeps for its next start
 // (kvstore/archive). A record is appended for each prompt when it ends. An entry counts only if its
 // page is found, so the file may be wrong, but must be read with care. It is rank 0's, and under

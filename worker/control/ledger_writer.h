@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the prefix ledger's file on its own thread (common/files/background_writes.h), so that a
 // disk that hangs holds up no prompt.
 //

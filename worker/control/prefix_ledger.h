@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which beginnings of prompts the group has cached, as far as rank 0 can tell: what its coordinator
 // is told (protocol::CachedPrefixes). On rank 0, the engine's thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The coordinator's requests that rank 0 has not done yet. Pure bookkeeping: no waiting, no I/O.
 #pragma once
 

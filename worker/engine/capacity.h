@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much memory a prompt takes on one rank, known before it is admitted.
 #pragma once
 

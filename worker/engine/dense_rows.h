@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last rows of a prompt, which run densely under any plan (kernels/index/tiling.h): makes their
 // queries available on every rank, and computes their attention.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layer-major prefill engine of one rank: all tokens of a prompt go through layer l before any
 // goes through layer l + 1. It is the same on every rank of a TP x CP grid, in the service, in
 // batch jobs and in tests with ranks as threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recall by layer and head, for those who ask: shows which heads lose what a sparse plan leaves
 // out.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a layer's finished K and V go: the store of a service, the files of a batch job, or memory
 // for generation.
 #pragma once

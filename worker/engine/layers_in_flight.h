@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far the host may run ahead of a device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores the prompt's pages by the attention of a layer's last rows. Works in three steps, so that
 // nothing in between waits for the device or for another rank: enqueue() has the scores computed
 // and sent, fetch() has them copied, collect() reads them once the device has finished the layer.

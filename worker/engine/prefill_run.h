@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One prompt on its way through the layers on one rank: the state behind Engine::prefill.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures what sparse attention left out. For some rows of this rank, spread over the whole
 // prompt, and for every head that is not dense, it measures the share of the row's attention mass
 // that the row attended to (kernels::RowRecallParams). Works in steps as PageScorer does: enqueue()

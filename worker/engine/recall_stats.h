@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Accumulated recall of measured rows: the share of its attention mass that each row attended to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last batches of KV cache events, by sequence number, for subscribers that missed some.
 // Bounded in number and bytes: the oldest are dropped first. Not thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a group reports of its cached pages, on one rank. Each rank finds out which pages it no
 // longer has. Rank 0 makes events of that, of prompts that ended, and of the pages that it finds
 // kept at its start. Used by the engine's thread.

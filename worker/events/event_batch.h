@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The payload of a message of KV cache events: a MessagePack array of time, events and
 // data-parallel rank. Each event is a map with vLLM's names (docs/kv-events.md says of which
 // version).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a group's KV cache events go. Owned by rank 0; the engine's thread calls it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pages the group has cached, as far as rank 0 knows from prompts that ended and from what
 // the ranks report gone; makes events of the changes. Used by the engine's thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages that events have reported, with their tokens, on disk next to the pages that the group
 // keeps for its next start, whose own files have no tokens. A record counts only if its page is
 // found, so the journal need not be complete, only right: each page is a record with a checksum

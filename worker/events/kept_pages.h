@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Publishes, at a group's start, the pages that its former run kept (docs/kv-events.md).
 #pragma once
 

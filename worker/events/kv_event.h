@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to the group's cached pages, in the terms of vLLM's KV cache events
 // (docs/kv-events.md): a page of 64 tokens is a block, the key of its content is its hash.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes MessagePack (github.com/msgpack/msgpack, spec.md) with every length and number in its
 // shortest form, as msgspec does. Supports only what KV cache events need: no binary data, no
 // negative numbers.

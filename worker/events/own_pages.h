@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cached pages that a rank should have, and which of them are gone: what the rank reports to
 // rank 0 about its part of the group's cache. Used by the engine's thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes down what events have reported, for the group's next start: a JournalFile, written by a
 // thread that nobody waits for. When the disk does not keep up, pages are dropped; the next start
 // does not publish those until a prompt begins with them.

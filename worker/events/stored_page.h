@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cached page, with what an event about it needs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The live layer's K and V: each rank's own rows as the projection writes them, and the slab of all
 // tokens that attention reads, gathered over the context-parallel ranks.
 //

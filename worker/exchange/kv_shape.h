@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layer's K or V of one rank, as the engine has it.
 #pragma once
 

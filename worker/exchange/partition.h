@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which context-parallel rank owns which tokens. Stripes are dealt in rounds of two stripes a rank,
 // in snake order (0 1 2 3 3 2 1 0). This balances causal and content-dependent attention alike: the
 // worst rank is within 1 % of the mean for vertical-slash, and 4 to 12 % for block-sparse at 32

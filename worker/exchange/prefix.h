@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cached prefix of a prompt: its first full pages, whose K and V an earlier prompt computed.
 // The engine computes only the rows behind it; attention, the index and scores see all keys.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exchanges a cached prefix among context-parallel ranks: each rank brings the pages that it holds,
 // and all ranks get the K and V of all pages in their slabs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings single rows of a matrix to the host memory of all context-parallel ranks. The matrix is in
 // device memory, and its rows are dealt over these ranks.
 #pragma once

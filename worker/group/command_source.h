@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the commands that rank 0 gives the group, from what the coordinator asked for, from the
 // clock, and from whether the process is to stop. The engine's thread.
 #pragma once

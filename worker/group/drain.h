@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The orderly end of a group: it takes no more requests, finishes those that it has, and serves
 // pages until their leases are over, or until drain_timeout after the last request. On rank 0.
 #pragma once

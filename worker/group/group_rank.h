@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a group, assembled: runtime, store, the server that pages leave by, and on rank 0 the
 // link to the coordinator. The same in millrace-worker and in tests with ranks as threads.
 #pragma once

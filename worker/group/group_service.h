@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main loop of a group, on one rank: rank 0 takes requests from the coordinator, all ranks
 // prefill, and meanwhile their KV servers keep answering decode nodes. Rank 0 sends the group one
 // command per request, lease change or tick, and the ranks meet after each layer. The engine's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs prompts side by side, on one rank. Each prompt is computed by a lane: one context-parallel
 // rank of the group with all its tensor-parallel ranks. All ranks meet when the last prompt is
 // done. The pages belong to the group as those of any prompt do: new pages lie in the lane; pages

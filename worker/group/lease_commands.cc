@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/group/lease_commands.h"
 
 #include "worker/ranks/agreement.h"

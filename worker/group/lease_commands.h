@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Changes leases on all ranks of a group or on none: if a lease were not renewed everywhere, the
 // pages of some ranks would outlive those of others.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a prompt that the last layer computes. Decoding needs K and V of all rows. Anything
 // further is read again only for rows whose logits are asked for, and for the last rows, whose
 // attention says what the prompt's pages are worth (page_scorer.h).

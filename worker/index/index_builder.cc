@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/index/index_builder.h"
 
 #include <algorithm>

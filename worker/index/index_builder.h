@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds the index of one layer for this rank's heads, sharing the work with the other
 // context-parallel ranks:
 //   closed form (dense, a-shape, elastic)     every rank, arithmetic

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For studies and tests: a look at each layer's index after it is built and before attention uses
 // it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owns the memory behind an IndexView: one per request, overwritten layer by layer.
 #pragma once
 

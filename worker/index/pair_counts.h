@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts the (query, key) pairs that attention computes, by layer and rank: how dense the layers
 // are, and how evenly the ranks share them.
 //

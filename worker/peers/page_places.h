@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a rank's pages of a prompt's prefix lie, as it tells the rank that computes the prompt in
 // its lane.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pins the prefix of a prompt that runs in a lane: pages of this rank's store, and pages of the
 // other context-parallel ranks where they lie in those ranks' pools.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host pools of the other context-parallel ranks, mapped for reading, since a prompt that runs
 // in a lane may begin with pages that any of them holds. Ranks find the pools as decode nodes on
 // the same host do (docs/adr/0012-same-host-pulls.md): by a socket, whose name they tell each

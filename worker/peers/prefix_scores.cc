@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/peers/prefix_scores.h"
 
 namespace millrace::worker {

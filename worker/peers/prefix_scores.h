@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of the cached pages that a prompt in a lane begins with. The lane's rank computes the
 // scores of all pages; the ranks that hold the prefix then set them on their own pages.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a group tells its coordinator: messages as things happen, and the board that heartbeats and
 // registrations are made from. Rank 0's; on the other ranks it does nothing.
 #pragma once

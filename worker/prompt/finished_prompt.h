@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of a prompt once it has been computed and sealed, and the message that tells the
 // coordinator.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a group count, gathered on all ranks, and turned into the metrics that rank 0's
 // heartbeats carry.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options that a group is started with, the same on all ranks.
 #pragma once
 

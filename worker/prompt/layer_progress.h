@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far a prompt is: which layers are computed, and which of them were reported to the
 // coordinator. Each layer is reported once, in order.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a prompt asks for, and what a rank derives from it before it makes room: the tokens, the
 // head plan, and the keys of the pages that the prompt may share with other prompts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt's pages in this rank's store, from the room made for them before the first layer to the
 // lease at the end. The destructor forgets the pages of a prompt that failed. A rank whose kv heads
 // another rank stores has no PromptPages. The engine's thread.

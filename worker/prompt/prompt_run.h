@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One prompt in a group, on one rank, from the command that brings it to its manifest: it is
 // checked, given room, prefilled layer by layer, sealed and answered. Its pages may be on all
 // ranks. Either all ranks compute it, or those of one lane while other lanes compute other prompts.

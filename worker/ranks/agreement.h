@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks agree on whether to go on. A failure on one rank (a full disk, a refused reservation) must
 // stop all of them at the same point, or the next collective waits for a rank that has left.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rank 0 tells the group what to do next. Between commands the other ranks wait here. Rank 0 sends
 // an empty command at least every kCommandInterval, so a wait that outlasts kCommandTimeout means
 // that rank 0 is gone.

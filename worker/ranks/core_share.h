@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on one machine share its cores: each takes its part, and none oversubscribes.
 #pragma once
 

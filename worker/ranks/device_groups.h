@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's two communicators over device memory, along the rows and columns of the grid. Grids with
 // a row in common share its communicator.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that compute on one device; each may use only its part of the device.
 #pragma once
 

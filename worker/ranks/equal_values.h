@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks of a group must have been started with the same model, version and options. A rank that
 // differs computes a different cache, or waits in a different collective.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/ranks/rank_grid.h"
 
 namespace millrace::worker {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The TP x CP grid of a group. Tensor-parallel ranks are neighbours: world rank = cp_rank * tp +
 // tp_rank.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings a value of each rank to all of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives over device memory that go through host memory and a Communicator, for ranks that do
 // not each have a GPU of their own. Nothing is copied on a device whose memory is the host's. Every
 // call returns when its work is done.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a prompt may run between two layers of another one, decided once its prefix has been
 // looked up. The coordinator chooses such prompts by what it believes to be cached; the ranks know
 // what is.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The prompt length from which sparse prefill pays off on this machine, measured at start-up.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which device a rank computes on, from --device and what the machine has.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a CPU takes in each dtype that it computes in; --dtype auto chooses by it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A context-parallel rank of a group with its tensor-parallel ranks, as a grid of its own: a short
 // prompt runs on it while others run on the group's other lanes. Its engine shares device, weights
 // and scratch memory with the group's engine: only one of the two prefills at a time, except that

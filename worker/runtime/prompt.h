@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt as it arrives from outside, and the checks it passes before any memory is taken for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything a rank has once it is up: its place in the grid, its device, its slice of the model,
 // the engine. Shared by millrace-worker and millrace-batch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/runtime/rank_sync.h"
 
 #include "worker/ranks/agreement.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps the ranks of a group in step: they receive the same commands, agree on errors, and meet
 // again after one. Every wait has a deadline, and the watch knows which step a rank is in. Used by
 // the engine's thread; world and watch outlive it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that share the chunks of a piece of work, for one piece of work after another.
 #pragma once
 

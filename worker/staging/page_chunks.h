@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Divides a layer's pages into chunks that one thread moves at a time: consecutive pages of a head.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings cached pages of a layer from the KV store into device memory, on threads of its own, while
 // the device's operations go on: the reverse of PageWriter. Each thread takes a few pages at a
 // time. Where the device reaches the pages (in its own memory, or by Device::lock_host), it gathers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings the pages of a layer from device memory into the KV store, on threads of its own, so that
 // the device goes on with the next layer. Each thread takes a few pages at a time: it copies them
 // to the host, page by page K then V, and writes them to the store. Copy lanes and page-locked

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pins the pages of a prompt's cached prefix for the threads of a PageReader.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings the engine this rank's pages of a prompt's cached prefix: those that its store holds, or
 // in a lane all pages. On a GPU a layer's pages come to a stage in device memory while the layer
 // before is computed; the next layer's go to the other of two stages, so that the bus has no pause:

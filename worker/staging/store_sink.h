@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hands finished layers to the rank's KV store, page by page, with digests and scores. On a GPU a
 // layer is staged in device memory, in the order of the device's operations, and leaves from there
 // while the next one is computed:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which first pages of a prompt the ranks of a group hold already, so that they need not compute
 // them, and which rank holds each page. All ranks arrive at the same answer.
 #pragma once

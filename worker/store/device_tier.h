@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device tier of the KV store, in a GPU's memory. The host cannot read a slot, so the store's
 // pages come and go through copies in host memory. The device's own operations can read a slot
 // (PageReader).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's server for decode nodes: turns page requests from the transport into reads of the store.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manifest of a request, made from what each rank knows of its part. It is complete once the
 // request is finished. Before that it has what a decode node must know to pull layer by layer.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's answer to a page request: what it says of the pages, or the error.
 #pragma once
 

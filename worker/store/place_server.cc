@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/store/place_server.h"
 
 #include "worker/store/page_reply.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells decode processes of this host where pages lie in a store's shared pools, so that they copy
 // the pages themselves. The pools are those in host memory and, for processes that ask for it, the
 // one in a GPU's memory. Pages in no shared pool, such as those on disk, come over the transport.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/store/pool_locker.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page-locks host pools for the device, so that it reads pages where they lie. The driver launches
 // no kernel of this process while it locks memory, so pools are locked in small pieces, by one
 // thread, and most of it while no prompt runs. Where the system refuses to lock them, cached pages

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a page lies in the pools that other processes of the host can map (KvStore::shared_pools).
 #pragma once
 

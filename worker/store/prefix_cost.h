@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of a cached prefix is worth loading from slow tiers, and how long that may take. Pure
 // functions: the same numbers give the same result on all ranks.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The KV store of a rank, sized so that those of all ranks on the machine fit together.
 #pragma once
 

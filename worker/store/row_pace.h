@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a group takes to compute rows of a prompt, learnt from the prompts that it has computed.
 // Each head plan has a time for each row and a time for each key before the row. The two together
 // fit a dense plan, whose last rows take longest, as well as a sparse one. One thread. Every rank

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sizes of the pools of a rank's KV store: its share of its machine's memory and disk, which it
 // divides with the other ranks there that store pages.
 #pragma once

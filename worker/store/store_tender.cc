@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/store/store_tender.h"
 
 namespace millrace::worker {

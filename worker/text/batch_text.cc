@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/text/batch_text.h"
 
 #include "tokenizer/text_messages.h"

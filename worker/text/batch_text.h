@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts the text of a batch job's lines with the model's tokenizer, which is started for the
 // first of them. Rank 0 only. Calls block, with a deadline.
 #pragma once

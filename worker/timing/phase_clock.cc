@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/timing/phase_clock.h"
 
 namespace millrace::worker {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records which phase a device is in, by marks in the device's own order of execution: on a GPU the
 // host is long past a layer when the device begins it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a rank's time goes, by phase of the layer.
 #pragma once
 

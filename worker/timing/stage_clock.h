@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a request's time goes on its group, by the host's clock: four stages without a gap, from
 // the command that brings the request to its manifest. Phases (phase_times.h) show what a device
 // does within `layers` and `tail`.

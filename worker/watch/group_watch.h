@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ends a rank whose group is broken, whatever its engine is busy with. MPI and NCCL do not: a peer
 // of a killed process waits in its collective, and a GPU that waits for a peer blocks the next call
 // that needs the device, even one that frees memory.

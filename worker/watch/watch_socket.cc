@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/watch/watch_socket.h"
 
 #include <netdb.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The connections of the ranks' watches, from every rank to rank 0.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An index in device memory that can be uploaded and read back: benchmarks give index sets by hand,
 // and check what operations found.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cases of `millrace-bench kernels` have in common: rows, heads, room for indexes.
 #pragma once
 

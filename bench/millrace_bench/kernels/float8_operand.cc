@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/millrace_bench/kernels/float8_operand.h"
 
 #include <chrono>

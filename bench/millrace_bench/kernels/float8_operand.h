@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A matrix of 8-bit floats in device memory, quantised there from 16 bits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // K and V of one head, and query rows, in host memory, to check results against.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cases that `millrace-bench kernels` times. Each first checks its results.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One line of `millrace-bench kernels`: an operation at one size, its times, and the figures they
 // are compared with.
 #pragma once

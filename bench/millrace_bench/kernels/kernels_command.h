@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `millrace-bench kernels`: one operation at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Normals for operands where only the size matters.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks results on the device against the host's own computation in double, on samples of rows,
 // columns and tiles. Timings of wrong results are worthless, so the checks come before timing.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/millrace_bench/kernels/sample_layer.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Q, K and V of one layer on the device, with the structure of a synthetic model's heads
 // (model/synthetic/synthetic_heads.h): biases, heavy tokens and noise, rotated by RoPE.
 #pragma once

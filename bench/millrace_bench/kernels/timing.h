@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a call takes on a device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Earlier results of `millrace-bench prefill`, usually on one GPU, with which a run on several
 // ranks is compared.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a prefill should take: its operations, its memory traffic and its exchanges, each at the
 // rate that this machine reaches when it does nothing else. Any time beyond that is waiting,
 // launches and index building. Where a run takes less, exchanges overlapped with computation.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run's collectives moved, and how long they took.
 #pragma once
 

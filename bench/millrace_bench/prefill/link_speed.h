@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank receives per second in collectives of one of its groups while nothing else runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The best rates of the machine that a prefill is timed on, measured in the same run on all ranks
 // at once.
 #pragma once

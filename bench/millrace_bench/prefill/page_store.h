@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A KV store behind the engine, as in a worker: shows what it costs a prefill to store its pages in
 // host memory, and how much of that overlaps with later layers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `millrace-bench prefill`: whole prompts through a model under several head plans, in one run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One line of `millrace-bench prefill`: a prompt through all layers under one head plan.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runs of `millrace-bench prefill` on one rank of the grid: first the rates of the machine,
 // then every length under every plan.
 #pragma once

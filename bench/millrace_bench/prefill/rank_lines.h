@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lines after a row. With several ranks: phases over the ranks, links, balance, prediction and
 // efficiency. If pages were stored: how many.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pulls KV caches that Millrace has prefilled. The connector for vLLM is millrace_kv.connector, which only vLLM loads."""
 from ._library import MillraceError, Pending
 from ._version import VERSION as __version__

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C interface of kvclient/millrace_kv.h through ctypes: the same names and structures, with errors as exceptions.
 
 A call releases the interpreter's lock while it runs."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Manifest, Feed, Client and Pull: the interface of kvclient/millrace_kv.h, with memory as torch tensors or NumPy arrays.
 
     client = Client()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MillraceConnector lets Millrace prefill vLLM's long prompts, and pulls their KV cache into vLLM's own blocks (docs/vllm.md).
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "MillraceConnector", "kv_connector_module_path": "millrace_kv.connector",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of a coordinator's HTTP interface (docs/api.md) that a decode node needs. Standard library only."""
 import array
 import hashlib

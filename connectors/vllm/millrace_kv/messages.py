@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages that the connector's two sides exchange through vLLM."""
 from dataclasses import dataclass, field
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numbers in which a Millrace cache and a vLLM cache must agree, and the vLLM caches that a Millrace cache cannot fill."""
 from dataclasses import dataclass
 

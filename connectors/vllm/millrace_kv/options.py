@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options in `kv_connector_extra_config` (docs/vllm.md)."""
 from dataclasses import dataclass, fields
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connector in vLLM's scheduler process: requests prefills, follows them, and decides what is loaded.
 
 A request goes from `waiting` (no blocks, until the manifest arrives) to `loading` (blocks, until every rank has reported), and is then forgotten.

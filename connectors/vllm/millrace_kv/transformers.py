@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads a prompt that Millrace prefilled into the cache of a transformers model.
 
     from millrace_kv.transformers import prefill

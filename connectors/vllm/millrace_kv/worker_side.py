@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connector in a worker process of vLLM (one per tensor-parallel rank): pulls this rank's heads into vLLM's blocks.
 
 Each load runs on a thread: it follows the events of its prefill, pulls each layer as soon as it is ready, and is reported once. The library

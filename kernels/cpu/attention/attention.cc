@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the row tiles of all heads, the most expensive first, each by one thread, so that the
 // result does not depend on the number of threads.
 #include <algorithm>

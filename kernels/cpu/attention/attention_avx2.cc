@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AVX2 and FMA: 16 registers hold 6 x 2 sums of the scores, 4 x 2 of the output.
 #define MR_VECTOR_BYTES 32
 #define MR_KEY_GROUP 6

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AVX-512 with bfloat16 dot products: 32 registers hold 8 x 2 sums.
 #define MR_VECTOR_BYTES 64
 #define MR_KEY_GROUP 8

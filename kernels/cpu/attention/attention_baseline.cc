@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 128-bit vectors: SSE2 on x86-64, NEON on AArch64. 16 registers hold 4 x 2 sums.
 #define MR_VECTOR_BYTES 16
 #define MR_KEY_GROUP 4

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flash attention of one tile (Dao et al. 2022), written once for every vector width. Included by
 // the attention_<level>.cc, which define MR_VECTOR_BYTES and the shape of the micro-kernels:
 //   MR_KEY_GROUP  keys of the score micro-kernel, which holds MR_KEY_GROUP x kRowVectors sums

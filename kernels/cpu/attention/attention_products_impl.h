@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two ways to multiply, behind one shape. A product policy says what a unit is (what one lane
 // multiplies at once), how K and V rows become rows of units, and how softmax weights do.
 #pragma once

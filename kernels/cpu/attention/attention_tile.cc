@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/attention/attention_tile.h"
 
 namespace millrace::kernels::cpu {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner part of CPU attention: one row tile of one head over the keys it attends to. It needs
 // the widest vectors of the machine to be fast, so it is compiled once per instruction set
 // (attention_<level>.cc) and chosen at run time.

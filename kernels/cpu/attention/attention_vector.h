@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of MR_VECTOR_BYTES, for the sources that define it. Everything is in an unnamed
 // namespace: these sources are compiled with different instruction sets, and a function shared
 // between them would be linked once, possibly the one that the machine cannot run. For the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The query heads of one kv head are the rows of one attention tile, so that a decode step reads K
 // and V once. The tokens are cut into chunks whose results merge by their lse; the cuts do not
 // depend on the number of threads, so neither does the result.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds the block lists of an index; shared by the patterns that choose pages per row tile.
 #pragma once
 

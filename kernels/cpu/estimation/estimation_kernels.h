@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops of estimation, compiled once per instruction set from estimation_kernels_impl.h.
 // Each runs on one thread.
 //

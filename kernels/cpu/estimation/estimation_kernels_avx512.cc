@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #define MR_VECTOR_BYTES 64
 #define MR_BLOCK_ROWS 8
 #include "kernels/cpu/estimation/estimation_kernels_impl.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #define MR_VECTOR_BYTES 16
 #define MR_BLOCK_ROWS 4
 #include "kernels/cpu/estimation/estimation_kernels_impl.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bodies of EstimationKernels. Included only by estimation_kernels_<level>.cc, which define
 // MR_VECTOR_BYTES and MR_BLOCK_ROWS and are compiled with that level's flags (CMakeLists.txt).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A matrix of column vectors, stored so that a product with it reads memory in order: panels of
 // kPanelColumns columns, each panel [dim, kPanelColumns].
 #pragma once

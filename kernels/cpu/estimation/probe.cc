@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work is divided by head and key range. Ranges have a fixed length and are merged in order, so the
 // sums do not depend on the number of threads.
 #include <algorithm>

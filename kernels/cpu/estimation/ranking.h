@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Positions ordered by value, highest first, ties to the smaller position: the total order that
 // every selection of an index uses, so that what is chosen never depends on the algorithm.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sorts the rows of a product by the experts that they chose.
 #pragma once
 

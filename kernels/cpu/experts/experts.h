@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MLPs of a mixture of experts: for each expert, products over the rows that chose it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of 8-bit floats on a CPU: operands are widened to float32, some rows of the weight at a
 // time. Exact except for float32's rounding. Compared with bfloat16, weights take half the memory,
 // but products take longer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantises rows to 8-bit floats, and widens them to float32. Bitwise the same for any number of
 // threads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/float8/kv_float8.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encodes K and V as 8-bit floats, and decodes them (kernels/api/float8.h). Bitwise the same for
 // any number of threads and any instruction set.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/rows/float_rows.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of Q and K of one head as contiguous float32, whatever dtype they are stored in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops of the row-wise operations, compiled once per instruction set from
 // row_kernels_impl.h. Each works on one row (or one page) by one thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/rows/row_kernels_impl.h"
 
 namespace millrace::kernels::cpu {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bodies of RowKernels, written as plain loops that the compiler turns into vectors. Included only
 // by row_kernels_<level>.cc, which are compiled with that level's flags (CMakeLists.txt).
 //

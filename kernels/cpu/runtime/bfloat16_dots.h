@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures whether this machine's bfloat16 dot products are faster than float32.
 //
 // An AVX-512 BF16 instruction multiplies twice as many numbers as a float32 multiply-add, but a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every CPU operation needs besides its parameters.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products by oneDNN. No other header or source file uses oneDNN. Works with its 2.x and 3.x
 // interfaces, which differ in how a primitive is described.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU operations, one function each, with the contracts of kernels/api. CpuDevice forwards to
 // them; tests call them with a Context of their own. The matrix product keeps compiled primitives
 // between calls and is therefore an object (kernels/cpu/gemm/gemm.h), and so are the experts, which

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parallel loop of the CPU operations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parallel loop of operations whose tasks differ in size or need working memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which vector instructions the machine has. Kernels are compiled once per level and chosen at run
 // time, so that one binary runs on every x86-64 (and, at kBaseline, elsewhere).
 #pragma once

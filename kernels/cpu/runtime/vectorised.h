@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MR_VECTORISED marks a function that is compiled once for each instruction set. The one for the
 // machine is selected when the program starts, before sanitizers are ready, so with them the macro
 // is empty. Functions that it calls must be MR_INLINE.

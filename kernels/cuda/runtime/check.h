@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MR_CUDA_CHECK throws CudaError if a CUDA call fails, which ends the rank: the device is in an
 // unknown state. It is not used where running out of memory is an expected outcome
 // (CudaDevice::allocate).

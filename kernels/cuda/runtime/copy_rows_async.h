@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A strided copy in the order of a stream.
 #pragma once
 

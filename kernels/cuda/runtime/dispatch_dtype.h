@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dispatches a dtype known at run time to an element type known at compile time.
 #pragma once
 

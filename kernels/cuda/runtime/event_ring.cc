@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/event_ring.h"
 
 #include "common/check.h"

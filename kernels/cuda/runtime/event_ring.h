@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbered time marks in a stream. The last few can be waited for, and the time between them
 // measured.
 #pragma once

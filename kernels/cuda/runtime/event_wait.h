@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waits on the host for a GPU, with a deadline, which CUDA's own waits do not have.
 #pragma once
 

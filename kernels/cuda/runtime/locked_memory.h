@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page-locks host memory that somebody else owns, so that the GPU's kernels can read it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool for a device's scratch memory and small buffers. It keeps freed memory, so that every
 // layer after the first, and every request, allocates without a call to the driver.
 #pragma once

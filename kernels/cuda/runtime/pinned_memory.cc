@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/pinned_memory.h"
 
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocates page-locked host memory. Small blocks are kept when they are freed: locking and
 // unlocking a page costs as much as copying megabytes, and a request has half a dozen buffers of
 // kilobytes.

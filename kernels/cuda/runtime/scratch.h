@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Temporary device memory of one operation, and copies of its small host arrays in device memory.
 //
 //   void some_operation(const SomeParams& params, Context& context) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owns a CUDA stream, and waits for it with a deadline.
 #pragma once
 

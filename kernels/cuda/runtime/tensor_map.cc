@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/tensor_map.h"
 
 #include <cudaTypedefs.h>

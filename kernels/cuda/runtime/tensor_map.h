@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptors of tensors for the GPU's copy engine (TMA).
 #pragma once
 

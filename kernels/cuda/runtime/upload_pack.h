@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs the small host arrays of an operation into one copy. Each separate copy would hold up the
 // stream for some microseconds, which matters to a short operation.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uploads small host arrays to the device. An array is copied into pinned memory at once, so that
 // the caller may free it, and from there to the device in stream order.
 #pragma once

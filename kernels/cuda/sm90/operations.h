@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA operations, one function each, with the contracts of kernels/api. CudaDevice forwards to
 // them; tests call them with a Context of their own. The matrix product keeps plans between calls
 // and is therefore an object: kernels/cuda/sm90/gemm/gemm.h.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs in every Python process of the engines' tests: asks Linux for the AMX tiles, as a process must before it uses them. vLLM's attention on
 CPUs uses them if torch finds them, but does not ask for them, and ends with SIGILL unless a library has asked by then."""
 import ctypes

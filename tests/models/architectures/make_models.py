@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes small random checkpoints of the architectures that Millrace reads, with Transformers' results for them.
 
 Every model is one of Transformers' own classes, made from a config and a fixed seed. Its weights are rounded to bfloat16

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares log probabilities of millrace-batch on a real model with a NumPy forward pass that shares no code with it (make_golden.Llama).
 
     check_logprobs.py --batch build/release/bin/millrace-batch [--grids 1x1 3x1 1x2] [--tokens 500]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks progressive attention of millrace-decode on a real model: nearly all of its choices at the default mass are dense attention's.
 
     check_progressive.py --bin build/release/bin [--tokens 4096] [--answer-tokens 40]

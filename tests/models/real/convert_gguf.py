@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes a Hugging Face directory (config.json, model.safetensors, tokenizer.json) from a GGUF file.
 
     convert_gguf.py MODEL.gguf DIR [--dtype bfloat16|float32] [--rope-theta X] [--max-positions N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a GGUF file: its fields, and its tensors as float32.
 
 The format is described in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the blocks of quantised types are those of ggml-common.h in

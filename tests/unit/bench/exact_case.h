@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact masses of a row's pages and the adaptive rule over them, computed in double from their
 // definitions. The oracle of bench/quality is compared with them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/millrace_bench/prefill/link_speed.h"
 
 #include <gtest/gtest.h>

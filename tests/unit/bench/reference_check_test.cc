@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A check that passes whatever a kernel does is worse than none, so each check is shown a wrong
 // result.
 #include "bench/millrace_bench/kernels/reference_check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "calibrate/layer_trial.h"
 
 #include <gtest/gtest.h>

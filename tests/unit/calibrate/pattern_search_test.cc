@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planted heads: the best pattern of each is known from how the head was made.
 #include "calibrate/pattern_search.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layer with three heads, each of which has a known best pattern by construction, and a trial of
 // it.
 #pragma once

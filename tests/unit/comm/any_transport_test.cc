@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which transport an address is for.
 #include "comm/any/any_transport.h"
 

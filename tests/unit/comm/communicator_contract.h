@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every Communicator promises, as cases that all ranks of a group run together. The test of an
 // implementation gives each rank its communicator, and runs every case on a fresh group, since some
 // cases leave it broken.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is given memory, how long the memory that an answer names is kept in place, and who is turned
 // away.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server side of the transport tests. Answers "pattern <bytes> <pieces>" with a payload of that
 // size and of known content.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The KV port and strangers: who is not let in, what happens to slow peers, and that clients notice
 // none of it.
 #include <gmock/gmock.h>

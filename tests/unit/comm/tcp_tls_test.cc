@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // comm/tcp with TLS: the same bytes arrive, and unauthorised peers are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every Transport promises, for each implementation.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peers that do not speak our protocol, and malformed frames and addresses. Bytes that UCX's own
 // connection set-up cannot read are not tested, because UCX then ends the process (docs/adr/0003).
 #include <gtest/gtest.h>

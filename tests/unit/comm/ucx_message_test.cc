@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to a message that is on its way when its sender gives up.
 #include <gtest/gtest.h>
 

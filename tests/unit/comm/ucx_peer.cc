@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pattern server in a process of its own, for tests that kill it: ucx_peer auto|shm|tcp. Prints
 // its address on a line "address host:port" (UCX also prints its warnings on standard output) and
 // serves until standard input ends. On "die" it kills itself.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss of a killed server process must be noticed by its silence alone, well before the
 // deadline.
 #include <fcntl.h>

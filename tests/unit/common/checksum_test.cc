@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values must be those of xxHash's own code, which is compiled here without vector
 // instructions.
 #include "common/checksum.h"

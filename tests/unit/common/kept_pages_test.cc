@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "common/pages/kept_pages.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Freed memory goes back to the system, whatever was freed before.
 #include "common/system/large_blocks.h"
 

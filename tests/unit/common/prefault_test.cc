@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory becomes resident, keeps its bytes, and may go away in the middle.
 #include "common/system/prefault.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is appended to a file of records can be read again, whatever happened to the file.
 #include "common/files/record_file.h"
 

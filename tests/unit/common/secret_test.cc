@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ids, which identify, and secrets, which grant access.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What another process can do with shared memory, and what it leaves behind.
 #include "common/system/shared_memory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of every start and length arrive, and bytes next to them stay.
 #include "common/system/stream_copy.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of millrace-client: what it reads and shows, and its exchange with a coordinator.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The group's end of the control connection, against a coordinator.
 #include "worker/control/control_client.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker group played by a test: a blocking TCP connection that sends what the test says. It
 // sends no heartbeats by itself, so tests that are not about silence set a long heartbeat interval.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocking sockets to 127.0.0.1 for tests. Every read gives up after 10 s.
 #pragma once
 

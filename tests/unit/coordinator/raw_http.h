@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small blocking HTTP/1.1 client for tests, written from the RFC instead of with the library that
 // the server uses. It can send malformed requests.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A coordinator on free ports, in a thread of its own, for the duration of a test.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may do what, over sockets: tokens, their scopes and quotas, and which requests belong to
 // whom.
 #include <boost/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens when connections or the memory for bodies run out, over sockets.
 #include <boost/json.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages in which another reader might find other requests than the coordinator does (RFC 9112):
 // each is refused, and nothing behind it is answered.
 #include <gmock/gmock.h>

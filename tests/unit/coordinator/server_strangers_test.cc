@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What strangers send: endless framing, bodies that trickle in, and silent connections.
 #include <sys/resource.h>
 

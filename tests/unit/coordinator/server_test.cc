@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole coordinator over loopback sockets, with groups played by the test.
 #include <boost/json.hpp>
 

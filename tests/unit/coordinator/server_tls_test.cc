@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HTTP over TLS: who is let in, who is not, and that neither garbage nor silence occupies a place.
 #include <openssl/ssl.h>
 #include <unistd.h>

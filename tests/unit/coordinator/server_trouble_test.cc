@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad input and failures, over sockets, as a client and a group see them.
 #include <boost/json.hpp>
 #include <csignal>

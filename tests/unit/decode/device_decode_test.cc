@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding on a GPU over a cache that ranks hand over gives the tokens of dense attention,
 // whichever pages have slots and whenever they come.
 

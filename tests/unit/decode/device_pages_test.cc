@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU's pages compared with progressive attention on a CPU: the same pages in the same order, and
 // the same attention, however many slots there are.
 

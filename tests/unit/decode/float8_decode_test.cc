@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding over a cache handed over in 8-bit floats gives what the trained fixture was asked for.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How Transformers continues the prompts of a model of tests/models/architectures (make_models.py).
 #pragma once
 

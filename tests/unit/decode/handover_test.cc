@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decode node gets what the prefill ranks hold: byte for byte, over every transport, for any
 // tensor-parallel degree on either side, in every dtype, from every tier.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages that arrive once and stay.
 
 #include "decode/pool/host_pages.h"

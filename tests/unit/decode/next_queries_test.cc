@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For a layer's exact input, the predicted queries are the layer's queries: for every kind of layer
 // in Transformers' checkpoints here (tests/models/architectures).
 #include "decode/predict/next_queries.h"

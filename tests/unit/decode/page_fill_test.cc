@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pages come first, and when a cache counts as complete.
 
 #include "decode/pool/page_fill.h"

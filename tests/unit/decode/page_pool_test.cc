@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pool keeps, what it drops, and what it reports about both.
 
 #include "decode/pool/page_pool.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's cache of made-up keys and values in pages, and attention over it computed in double
 // precision: the independent reference of progressive attention.
 #pragma once

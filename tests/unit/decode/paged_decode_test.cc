@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding over a cache of which a node has only some pages gives the tokens of dense attention,
 // whatever fits and whenever it comes.
 

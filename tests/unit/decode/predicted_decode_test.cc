@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decode node with a predictor of neurons.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Neurons that a file predicts: which ones, of which layer, and which files are refused.
 
 #include "decode/mlp/predicted_mlp.h"

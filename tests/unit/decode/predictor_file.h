@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A predictor of neurons, with numbers chosen by the test, as a file
 // (decode/mlp/neuron_predictor.h).
 #pragma once

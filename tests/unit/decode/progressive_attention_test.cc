@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Progressive attention compared with dense attention in double precision.
 
 #include "decode/attention/progressive_attention.h"

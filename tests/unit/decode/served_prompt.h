@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One prompt after its prefill. Ranks ran as threads, with the real engine and real stores. Their
 // threads are gone, but the servers of the stores still answer: what decode nodes talk to is here.
 #pragma once

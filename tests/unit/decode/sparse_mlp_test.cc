@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Some neurons of an MLP, compared with sums in double precision and with the dense MLP.
 
 #include "decode/mlp/sparse_mlp.h"

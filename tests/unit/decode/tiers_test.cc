@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trained model's cache on a rank with too little memory for it: what lies in memory, what on
 // disk, and what a pull in order of criticality reads. Scores come over the wire; the test works
 // out which pages should be in memory.

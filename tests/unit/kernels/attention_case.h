@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One attention problem with its data, computed by the CPU kernels, by the reference in double, and
 // by the naive loop that sets the tolerance.
 #pragma once

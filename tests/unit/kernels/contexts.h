@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every way the CPU operations can run on this machine.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operands of products of 8-bit floats, and how much precision such a product may lose.
 #pragma once
 

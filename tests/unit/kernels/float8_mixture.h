@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mixture of experts in 8-bit floats in host memory, and its expected result.
 #pragma once
 

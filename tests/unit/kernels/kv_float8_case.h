@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elements for conversions to and from 8-bit floats, and the results by kernels/ref.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The obvious float32 loops with the contracts of kernels/api. Their error is the measure for an
 // implementation (docs/numerics.md). Inputs and outputs are float32; gemm also reads bfloat16 and
 // float16.

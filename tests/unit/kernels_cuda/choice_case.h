@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choices of pages (kernels/cuda/sm90/estimation/choice_tiles.h) for tiles that all see the same
 // number of pages.
 #pragma once

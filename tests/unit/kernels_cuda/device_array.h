@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory for tests, filled from and read back as host values. There are known bytes before
 // and after it, and inside it until it is written (tests/support/guarded_buffer.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arrays behind an index in device memory: a copy of an index in host memory, or arrays to be
 // filled on the device.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host cases of estimation (tests/unit/kernels/estimation/estimation_case.h), in device memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of 8-bit floats on a GPU, against the reference.
 #include "kernels/api/float8.h"
 

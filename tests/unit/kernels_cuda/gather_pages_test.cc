@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lane gathers pages from locked host memory and from the GPU's own. Tests where they go, and
 // that it finds the checksum that the host's library computes.
 #include "kernels/api/gather_pages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
 #include "kernels/cuda/runtime/check.h"

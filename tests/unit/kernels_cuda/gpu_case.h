@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The environment of a test of one CUDA operation: a stream, a pool, and a Context for each call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // K and V to 8-bit floats and back on a GPU: the reference's bits, which are also the CPU's.
 #include "kernels/api/float8.h"
 

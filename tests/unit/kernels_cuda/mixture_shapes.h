@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shapes of mixtures of experts, and which experts their rows choose.
 #pragma once
 

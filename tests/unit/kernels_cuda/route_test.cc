@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which experts each row chooses, and their weights.
 #include <gtest/gtest.h>
 

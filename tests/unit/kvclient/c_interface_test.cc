@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface: what it reports about a manifest, pulls by it, events, and wrong calls.
 
 #include <gmock/gmock.h>

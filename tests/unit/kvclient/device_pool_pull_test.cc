@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls into the memory of a device from the device pools of ranks on the same host: what arrives,
 // from where, what is kept in place meanwhile, and what happens if a pool cannot be reached.
 #include <gmock/gmock.h>

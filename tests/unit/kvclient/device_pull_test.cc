@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls into the memory of a device. It is this process' own, behind a copier that counts.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices whose memory is this process's own: a copier that counts, and fails on demand. Only
 // device 3 exists.
 #pragma once

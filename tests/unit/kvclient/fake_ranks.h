@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that serve a cache of known bytes, without an engine or a store: the source of pulls in
 // tests of the client. Each kv head of each page has different bytes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls of caches in 8-bit floats: their codes, what the codes stand for, and what is refused.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls into the memory of a GPU from the device pool of another process, on the same GPU and on
 // another one: the bytes, damage, and ranks that die.
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache that gpu_stored_rank serves and its test expects: pages of 32 KiB, as for Llama 3 8B.
 #pragma once
 

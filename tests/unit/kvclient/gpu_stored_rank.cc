@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank in a process of its own, whose device pool in the memory of a GPU has a whole cache:
 // gpu_stored_rank GPU LAYERS TOKENS SPARE_SLOTS DAMAGED_SLOT. Otherwise as stored_rank.
 // DAMAGED_SLOT: a slot of the pool that is overwritten behind the store's back; -1: none.

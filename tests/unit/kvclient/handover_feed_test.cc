@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What pulling clients learn from the events of a prefill, and from events that lie.
 
 #include "kvclient/handover/handover_feed.h"

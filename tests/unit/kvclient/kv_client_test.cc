@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a decode node is told if the bytes, the lease or the question are wrong.
 
 #include "kvclient/kv_client.h"

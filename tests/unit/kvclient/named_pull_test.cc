@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls of pages by name.
 
 #include <gmock/gmock.h>

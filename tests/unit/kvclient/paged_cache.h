@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The paged blocks of a decode engine, in each layout that engines use, and what they must hold
 // after a pull, by a row-by-row copy.
 #pragma once

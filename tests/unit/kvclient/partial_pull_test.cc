@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls of caches of which only some pages are kept: what comes, what is left alone, and what is
 // refused.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pull leaves in an engine's blocks, and how it ends when something goes wrong.
 
 #include "kvclient/pull_client.h"

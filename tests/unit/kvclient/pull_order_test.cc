@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls in order of criticality: what comes first, what has arrived when a wait says so, and how
 // they end when something goes wrong.
 

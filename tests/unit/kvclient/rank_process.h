@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A test program that serves a cache and announces it with a line of its output, "manifest JSON".
 #pragma once
 

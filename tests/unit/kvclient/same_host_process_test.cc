@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks and clients as processes that die: what the others see, and what is left behind.
 #include <gtest/gtest.h>
 

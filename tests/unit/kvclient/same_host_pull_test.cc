@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls from the memory of ranks on this host: what arrives, over which path, and what happens if
 // that path is not open.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which shard serves which page, compared with the ranges of the manifest read one by one.
 
 #include "kvclient/manifest/shard_spans.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device tier that the host cannot address but other processes can map, like a GPU's. A memfd
 // stands for the device's memory. Tests can look at its contents and damage them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks with a cache in memory or on disk, in a process of its own, for tests that kill it:
 // stored_rank LAYERS TOKENS HEAD_DIM HOST_PAGES READ_BYTES tcp|ucx. Prints its manifest on a line
 // "manifest JSON" (UCX also prints its warnings on standard output) and serves until standard input

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache of FakeRanks in real stores behind real KV servers, one store for each shard.
 #pragma once
 

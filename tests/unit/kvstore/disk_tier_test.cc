@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvstore/tiers/disk_tier.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A SlotMemory that makes trouble on demand. It refuses, flips bits, hides its address as device
 // memory does, or calls the test back in the middle of a copy, which makes races repeatable.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store whose cached prefixes outlive it, on a disk that hangs when a test makes it hang.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kept prefixes on a disk that is slow or hangs: a prompt gets what was read in time, and nothing
 // that comes later.
 

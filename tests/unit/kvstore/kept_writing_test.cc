@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prefixes kept on a disk that hangs: what was written in time is found after the next start, and
 // nobody waits for the rest.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that drop pages before they are sealed: which slots become free, and what readers find.
 
 #include <algorithm>

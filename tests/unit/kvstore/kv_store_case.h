@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store of small pages. Its requests are filled with generated data, and each is held under its
 // own lease, "lease-" and the request's id, for 60 s.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store over memory that fails, lies or is interrupted. The "disk" is memory without an
 // address.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages in place, for callers that send or copy them from there.
 #include <fcntl.h>
 

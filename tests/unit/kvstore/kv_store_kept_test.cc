@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cached prefixes that outlive their store: what the next store finds of them, and that it never
 // finds one that differs.
 

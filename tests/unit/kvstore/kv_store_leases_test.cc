@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may read a request and until when, and what pins keep beyond that.
 
 #include "tests/unit/kvstore/kv_store_case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the store does when memory outside its pools is short.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

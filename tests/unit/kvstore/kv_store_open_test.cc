@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that are read while they are written.
 
 #include "common/checksum.h"

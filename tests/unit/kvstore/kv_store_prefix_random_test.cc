@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random prompts of several tenants with common beginnings, over tiers that are too small for them.
 // They are compared with a model that only knows what a page must hold: its bytes follow from the
 // tenant and all tokens up to its end. So a page of another prompt, tenant or place is noticed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages that outlive their request: they are found by their content, held by later requests, and
 // dropped for room.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random workloads against a model that only knows what was promised: who holds how many pages, and
 // that every byte follows from its key (page_data.h). Nothing is ever lost, and no write fails for
 // lack of room. A reservation is refused exactly when the model says so. A page of an open request

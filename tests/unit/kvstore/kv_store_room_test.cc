@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much a store accepts, and what it reports when it accepts no more.
 
 #include "tests/unit/kvstore/kv_store_case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that share pages and try to reach each other's. Prompts of two tenants with the same
 // first tokens write the same pages at the same time, begin with pages that others leave, and are
 // read while shared pages are dropped. Nobody ever reads a page that is not of its own tenant's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a store does apart from its callers: which pages move from disk into memory, whose places
 // they take, and what is read ahead of a reader. tend() does one step at a time.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a store returns of a request, and the wrong uses that it refuses.
 
 #include "common/checksum.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads on one small store: writers that begin, write, score and seal, readers that pin what
 // was sealed, and a sweeper. Under the thread sanitizer this proves the locking rules; every build
 // checks the data byte by byte.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tier a page is in, while requests arrive and when they are sealed.
 
 #include "tests/unit/kvstore/kv_store_case.h"

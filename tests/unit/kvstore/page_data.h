@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes, digests and scores computed from request, key and offset, so that any page read back can
 // be checked without keeping what was written.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvstore/rules/placement.h"
 
 #include <gmock/gmock.h>

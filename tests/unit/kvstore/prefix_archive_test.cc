@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Columns in files: the next process finds them, whatever happened to the one before, or does not
 // find them at all.
 

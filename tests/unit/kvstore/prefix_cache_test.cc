@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which column gives way, and which follows which, against a model that looks at all of them. And
 // what ranks of a group that decide on their own still have in common.
 #include "kvstore/pages/prefix_cache.h"

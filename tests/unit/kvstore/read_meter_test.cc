@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many bytes a second a slow tier is believed to deliver.
 
 #include "kvstore/kept/read_meter.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvstore/tiers/slot_pool.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prefixes kept by earlier processes are loaded into free memory without being asked for.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json of architectures whose layers differ from Llama's, in the forms of public files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of a config.json with some fields changed, and the config that it gives.
 #pragma once
 

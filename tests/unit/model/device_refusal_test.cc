@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of models that a device cannot compute are reported by file, field and value, before the
 // weights are read.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of random 8-bit floats, in every layout of scales that the reader accepts.
 #pragma once
 

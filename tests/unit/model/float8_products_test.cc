@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models whose linear layers multiply 8-bit floats: how their weights are stored, and what a layer
 // makes of them.
 #include <gmock/gmock.h>

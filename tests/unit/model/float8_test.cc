@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights in 8-bit floats: their elements, the layouts of their scales, and what is refused.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

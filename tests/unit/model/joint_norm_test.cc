@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Norms over the heads of all tensor-parallel ranks (ModelConfig::joint_qk_norm): what the ranks
 // project, with their heads side by side, is what one rank projects. tests/models/architectures has
 // Transformers' results for the same model.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device that holds memory and computes nothing, which is all that loading weights needs. With
 // `num_threads` 0 it cannot read the host's memory, like a GPU.
 #pragma once

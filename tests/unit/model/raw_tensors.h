@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files with tensors of any type, for tests of types that CheckpointTensors does not
 // have.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Heads of a synthetic model attend as trained ones do: what vertical-slash finds from the last
 // rows also holds for rows in the middle, in a small part of the keys.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/pattern/head_pattern.h"
 
 #include <gmock/gmock.h>

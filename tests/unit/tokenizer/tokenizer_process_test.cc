@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes and their queue, with a tokenizer that does what the text says: it dies, hangs or lies.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KV cache events over ZeroMQ as vLLM's engines send them (docs/kv-events.md): a PUB endpoint with
 // messages of topic, sequence number (8 bytes, big-endian) and payload, and a ROUTER endpoint that
 // resends the kept messages from a requested number on.

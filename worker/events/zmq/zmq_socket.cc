@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/events/zmq/zmq_socket.h"
 
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ZeroMQ context and a socket. Both are owned and closed at once, with whatever is still to be
 // sent. A socket belongs to one thread at a time.
 #pragma once

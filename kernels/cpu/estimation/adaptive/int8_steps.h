@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounding to int8 as AdaptiveParams defines it.
 #pragma once
 

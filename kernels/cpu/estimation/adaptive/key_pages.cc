@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/estimation/adaptive/key_pages.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // K as the adaptive pattern's scan reads it: the mean of each page, and the difference of its keys
 // from the mean in int8 (AdaptiveParams has the definition).
 #pragma once

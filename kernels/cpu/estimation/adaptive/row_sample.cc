@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled without fused multiply-adds, so that the bytes are the same on every machine.
 #include "kernels/cpu/estimation/adaptive/row_sample.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the rows of a tile that the adaptive pattern's scan multiplies with keys
 // (AdaptiveParams).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of the sampled rows of some row tiles of one head, page by page: the scan of the adaptive
 // pattern (AdaptiveParams has the definition).
 #pragma once

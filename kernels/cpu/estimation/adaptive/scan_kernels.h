@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loop of the adaptive pattern's scan: multiplies rows with the keys of a page in int8,
 // and finds the largest product of each row. Compiled once per instruction set from
 // scan_kernels_impl.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bodies of ScanKernels. Included only by scan_kernels_<level>.cc, which first define `Keys`, a
 // vector of sums, one for each key, with
 //   kCount              keys in a vector

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arguments of the attention kernel, and how rows are grouped for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The other producer warps of the attention kernel: each takes every third order for a slot of
 // columns, leaves out for every tile those that one of its bands covers, and gathers the rest.
 #pragma once

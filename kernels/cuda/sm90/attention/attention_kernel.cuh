@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attention kernel: a persistent grid of one block per multiprocessor. Each block has a
 // warpgroup that loads keys and values, and one warpgroup per row tile of the current group.
 #pragma once

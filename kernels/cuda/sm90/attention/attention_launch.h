@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of the attention kernel, one translation unit per shape.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys that the lists of a head give a row tile, as bits: kernels/index/coverage.h on the
 // device.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shared memory of the attention kernel: a ring of slots, each with 64 keys, their values and a
 // description of them. The producer warpgroup fills the slots, and one warpgroup per row tile reads
 // them. One producer warp walks the lists and loads consecutive keys; the other three gather

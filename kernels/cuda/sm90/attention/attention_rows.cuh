@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One row tile of the attention kernel: a warpgroup that keeps 64 queries and their output in
 // registers, and takes keys and values from the ring. Softmax is online (Milakov & Gimelshein 2018)
 // in powers of two; the product of the next keys is issued before that of the last values, so that

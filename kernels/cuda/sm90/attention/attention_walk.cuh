@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first producer warp of the attention kernel: walks the lists of a head for a group of row
 // tiles and fills the ring with the keys and values they reach, each key once, with a mask that
 // says for every tile which keys of a slot are its own (kernels/index/coverage.h, exactly). All 32

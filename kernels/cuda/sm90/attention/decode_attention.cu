@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One query row per head, which sees all keys (flash-decoding). Bound by reading K and V once.
 //
 // 1. A thread block takes one split of the tokens and up to four query heads of one kv head. Its

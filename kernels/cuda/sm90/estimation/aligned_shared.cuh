@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dynamic shared memory as one object, aligned as the copy engine's swizzle requires.
 #pragma once
 

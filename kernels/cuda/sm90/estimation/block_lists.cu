@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds lists by count, scan and fill: place_kernel gives each tile its place in the head's array,
 // and fill_kernel writes the pages.
 #include "kernels/cuda/sm90/estimation/block_lists.h"

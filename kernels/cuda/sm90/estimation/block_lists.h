@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes chosen pages into the block lists of the index.
 #pragma once
 

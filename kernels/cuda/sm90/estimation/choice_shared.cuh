@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of a tile, as bits in shared memory, while a block chooses them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all page choices share: the tiles that pages are chosen for, and where the choice is
 // written.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Empties the lists of heads and writes those that follow from the length alone.
 
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The head dimensions and element types that the kernels are built for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of the last rows against a chunk of keys, on the device: one warpgroup per head of a
 // group.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the last rows of a prompt are divided among thread blocks: the host code that the probe and
 // the page scores share.
 #pragma once

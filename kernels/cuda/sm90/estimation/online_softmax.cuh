@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax statistics of the two rows of a thread, accumulated over tiles of scores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Divides the tiles of a problem into batches, so that working memory is bounded.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page digests: a block per page, a thread per column (kernels/api/digest.h).
 #include <cstdint>
 

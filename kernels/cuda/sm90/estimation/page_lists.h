@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds block lists from chosen pages, one batch of heads and tiles after the other, so that
 // working memory is bounded. This is the host code that the patterns that score pages share.
 //

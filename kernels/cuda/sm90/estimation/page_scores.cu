@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes page scores in one pass over K: probabilities under the given log-sum-exp, summed by
 // page. A tile of keys is a page. Under a window, chunks of keys that no row sees are not read.
 #include <algorithm>

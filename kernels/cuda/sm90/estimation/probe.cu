@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The probe: two passes over K, each followed by a small merge.
 //
 //   measure_kernel   per (head, chunk of keys) and row the maximum and the sum of powers of two

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recall of measured rows, 64 of them at a time:
 //   gather_kernel   their queries side by side
 //   measure_kernel  per (head, 64 rows, chunk of keys) and row the maximum and the sum of powers of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of 64 rows with a stream of key tiles: the part that the probe, the page scores and the
 // pooled scores share.
 //

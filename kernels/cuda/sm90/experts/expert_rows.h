@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sorts the rows of a mixture of experts by the experts that they chose, on the GPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sorts choices by expert, in three launches: each thread block counts a thousand choices by
 // expert, one thread block adds up the counts and lists the products' tiles, and each block places
 // its choices. Where a choice is placed does not depend on the order of threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixtures of experts. Choices are sorted by expert and their rows gathered; one launch computes
 // the first product of all experts, one the second, and another sums up each row. With 8-bit
 // floats, the activations between the products are quantised by row. The host never learns how many

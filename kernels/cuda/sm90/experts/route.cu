@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the experts of each row. Bound by reading the router, so a thread block handles several
 // rows at a time: its warps first divide the experts, then take a row each.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adds a bias to each row of a float32 matrix, for products that cannot start from the bias.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How cuBLASLt computes products of one shape: its descriptors, and its algorithms for the shape.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of rows that are sorted by the matrix they are multiplied with, all in one launch. Only
 // the GPU knows how many rows each matrix has.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tiles of a product that tile_product.cuh computes, and which cluster takes which.
 //
 // A cluster of two thread blocks computes two tiles at a time, of 128 rows each. The blocks have

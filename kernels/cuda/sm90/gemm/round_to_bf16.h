@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds a float32 array to bfloat16, for the few small arrays that another library needs in
 // bfloat16.
 #pragma once

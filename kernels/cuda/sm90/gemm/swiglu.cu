@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // silu(a gate^T) * (a up^T), or with GeGLU's gelu in place of silu, in one kernel, so that neither
 // product is ever in memory. A cluster of two thread blocks computes 256 rows by 128 columns of the
 // output (tile_product.cuh).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applies a gated MLP's activation to gate and up at the end of a tile: a thread has both in
 // registers of its own.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A persistent kernel that multiplies tiles, [rows, k] by [columns, k]^T, and applies an epilogue
 // to each.
 //

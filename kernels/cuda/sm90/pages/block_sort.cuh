@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread block sorts numbers in shared memory: bitonic, in place.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The log of a sum of exponentials, held as maximum and scaled sum. Partial sums merge in any
 // order.
 #pragma once

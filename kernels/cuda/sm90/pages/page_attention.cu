@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Progressive attention of a decode step, all kv heads of a layer in one launch. The blocks of each
 // kv head
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of the kernels of DevicePages, in the order in which a step uses them.
 #pragma once
 

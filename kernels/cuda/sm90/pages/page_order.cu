@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Estimates of a layer's pages from their digests, and the order in which they are attended: the
 // same formulas as PageKernel::estimate and rank_pages of decode/attention. In a window the order
 // is by position.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The assignment of slots to pages. A page's place says where to read it. A copy writes the slot
 // first and the place afterwards, so that a concurrent reader always finds the page at one of the
 // two. A slot gets a new page only if no running step can have read the old place; the caller names

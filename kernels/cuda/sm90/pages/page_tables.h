@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the kernels of DevicePages (kernels/pages/device_pages.h) share: tables of all pages, which
 // live as long as DevicePages, and the order of one layer's pages. All pointers are device memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mbarriers in shared memory, and the fence between ordinary and asynchronous accesses
 // (PTX ISA 9.0, "mbarrier" and "fence.proxy").
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thread blocks of a cluster, which see each other's shared memory (PTX ISA 9.0, "mapa",
 // "barrier.cluster", "mbarrier.arrive" and "cp.async.bulk.tensor" with multicast).
 #pragma once

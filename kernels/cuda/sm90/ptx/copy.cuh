@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asynchronous copies between global and shared memory: 16 bytes by cp.async, boxes of a tensor and
 // contiguous bytes by the copy engine (PTX ISA 9.0, "cp.async", "cp.async.bulk" and
 // "cp.async.bulk.tensor").

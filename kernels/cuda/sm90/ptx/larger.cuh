@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The larger of two numbers, propagating NaN (PTX ISA 9.0, "max").
 #pragma once
 

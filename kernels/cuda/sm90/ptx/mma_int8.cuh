@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A warp's product of small int8 matrices (PTX ISA 9.0, "mma.m16n8k32"): 16 rows of A times 8 rows of
 // B, over 32 columns, added to int32.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A barrier of one warpgroup of the block.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Register allocation of warpgroups with different roles, and small operations of the row tiles.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Warpgroup matrix products: A from registers or shared memory, B from shared memory, accumulators
 // in registers: float32 for 16-bit factors and 8-bit floats, int32 for int8 (PTX ISA 9.0,
 // "wgmma.mma_async"). The 128 threads of a warpgroup issue them together. The registers of A and of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions over a thread block of whole warps, with the same result on every thread and in the
 // same order in every run. A kernel may use each kind at most once: nothing protects its shared
 // memory from a second use.

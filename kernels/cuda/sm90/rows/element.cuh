@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts single elements to float32 and back, on the device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Embedding, RMSNorm and the residual sum. All of them are memory-bound: each element is read once
 // and written once, with 16-byte accesses, and one thread block per row.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts 8-bit floats (common/float8.h) on the device, by the instructions that convert pairs.
 #pragma once
 

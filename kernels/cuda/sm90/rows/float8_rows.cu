@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantises rows to 8-bit floats: the outputs of norms, attention and SwiGLU that a product reads.
 // It is memory-bound: a row is read once, held in registers until its largest magnitude is known,
 // and written.

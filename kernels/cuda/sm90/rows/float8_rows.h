@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantises some rows of a matrix to 8-bit floats. The row numbers are in device memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each warp moves one page at a time through a buffer of its own in shared memory:
 //   copy engine: page, host -> buffer
 //   copy engine: halves, buffer -> device     meanwhile the warp: checksum of the buffer

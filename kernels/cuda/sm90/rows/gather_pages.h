@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CopyLane::gather_pages on a GPU. For pages in host memory it uses one thread block, so that all
 // other multiprocessors are left to concurrent operations.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encodes K and V as 8-bit floats under one scale, and decodes them. Memory-bound: a thread moves
 // eight elements at a time. It divides by the scale rather than multiplying by its inverse, as the
 // host does, to get the same bits.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // checksum() (common/checksum.h) of a page in shared memory, by the 32 threads of a warp: XXH3-64 with its
 // default secret and seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
 //

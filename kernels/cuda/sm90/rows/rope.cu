@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Splits a QKV projection, normalises and rotates Q and K, and writes K and V head-major.
 //
 // A thread block computes one row. Its first threads compute the row's cosines and sines once, for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eight consecutive elements that a thread moves at once: 16 bytes of bfloat16 or float16, 32 bytes
 // of float32. In registers they are float32.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/fleet/group_times.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulator compared with queueing theory, and the orders of the queue with each other.
 #include "bench/fleet/simulation.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/service_reply.h"
 
 #include <gmock/gmock.h>

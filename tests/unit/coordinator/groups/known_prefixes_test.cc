@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/groups/known_prefixes.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values in the header of a request: media types and queries.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/api/lease_body.h"
 
 #include <gtest/gtest.h>

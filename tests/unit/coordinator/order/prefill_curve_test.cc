@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/order/prefill_curve.h"
 
 #include <gtest/gtest.h>

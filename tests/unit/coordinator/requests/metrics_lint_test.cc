@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After every probe has been used, /metrics must satisfy Prometheus' own lint.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coordinator/requests/request_log.h"
 
 #include <gtest/gtest.h>

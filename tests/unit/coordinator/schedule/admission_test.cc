@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which prompts may join the queue.
 #include "coordinator/schedule/admission.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that end early.
 #include "coordinator/schedule/canceller.h"
 

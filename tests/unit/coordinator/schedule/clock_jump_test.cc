@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to priorities, deadlines and learned times if the coordinator did not run for a
 // while, because it or its machine was stopped: its clock jumps, and then it gets all messages at
 // once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which group takes a request when some groups have no room or are not well.
 #include "coordinator/schedule/dispatcher.h"
 

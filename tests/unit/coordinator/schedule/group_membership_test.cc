@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups that come and go.
 #include "coordinator/schedule/group_membership.h"
 

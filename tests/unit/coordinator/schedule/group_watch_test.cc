@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups that fall silent or do not end.
 #include "coordinator/schedule/group_watch.h"
 

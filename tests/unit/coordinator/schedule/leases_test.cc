@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases: renewed, released, ended, lost, found again.
 #include "coordinator/schedule/leases.h"
 

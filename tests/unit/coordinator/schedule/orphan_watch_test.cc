@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests whose model has no group left.
 #include "coordinator/schedule/orphan_watch.h"
 

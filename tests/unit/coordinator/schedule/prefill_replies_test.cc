@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What groups report about the prompts that they run.
 #include "coordinator/schedule/prefill_replies.h"
 

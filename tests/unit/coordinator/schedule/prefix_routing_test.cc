@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests go to the group that has cached the beginning of their prompt.
 #include <gmock/gmock.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A group's connection that logs what is sent to the group, and the group behind it.
 #pragma once
 

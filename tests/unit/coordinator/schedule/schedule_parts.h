@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of the scheduler share, for a test of one of them: a clock moved by hand, the
 // requests, and the groups.
 #pragma once

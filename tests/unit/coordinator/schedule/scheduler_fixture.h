@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scheduler without sockets, with a clock moved by hand and groups played by the test.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts that run at the same time on a group, each on one context-parallel rank.
 #include <gmock/gmock.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Behaviour that involves more than one part of the scheduler.
 #include "coordinator/schedule/scheduler.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies pieces of two planes on a device and compares them with plain copies on the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The widest vectors differ only in width, so 128 bits stand for all of them here.
 #define MR_VECTOR_BYTES 16
 #include "kernels/cpu/attention/attention_vector.h"

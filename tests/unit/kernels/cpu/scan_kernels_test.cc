@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/estimation/adaptive/scan_kernels.h"
 
 #include <gtest/gtest.h>

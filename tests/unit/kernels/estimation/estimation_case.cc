@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/kernels/estimation/estimation_case.h"
 
 #include <gtest/gtest.h>

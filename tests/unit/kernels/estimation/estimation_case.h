@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Q and K of one layer for the tests of estimation, and what lists of blocks must satisfy.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layer in which all rows look at the first key, and pages and tiles have different means.
 // Occasionally one query in the middle of a tile asks for one key of an earlier page, in a
 // direction that no other query uses.

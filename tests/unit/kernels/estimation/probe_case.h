@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results of a probe of the last rows, by the reference and by the loops that set the
 // tolerance.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lists of one head as a test writes and reads them, and the arrays behind an index, in host
 // memory or on a device.
 #pragma once

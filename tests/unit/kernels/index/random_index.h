@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An index that owns its lists, filled by hand or at random.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which lines of an input are run, and under which ids.
 #include "worker/batch/batch_admission.h"
 

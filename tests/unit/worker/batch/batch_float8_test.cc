@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What batch jobs keep of layers whose cache is in 8-bit floats: codes in files, and in memory the
 // values that the codes stand for.
 

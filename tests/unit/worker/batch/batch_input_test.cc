@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a batch job handles input that comes slowly, is too long, or was done before.
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/batch/batch_prompt.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch jobs that keep only part of each prompt's cache. They must generate the same as a decode
 // over the whole cache that leaves the same pages out.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference for a cache of which only some pages are kept. One rank prefills the whole prompt,
 // pages are chosen one by one, and decoding runs over the whole cache with attention that leaves
 // out the other pages.

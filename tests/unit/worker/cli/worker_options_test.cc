@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/cli/worker_options.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/control/control_board.h"
 
 #include <gtest/gtest.h>

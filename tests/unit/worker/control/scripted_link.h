@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A coordinator in memory. A test pushes the coordinator's messages and waits for the group's
 // answers.
 #pragma once

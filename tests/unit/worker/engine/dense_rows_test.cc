@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of the dense last rows, dealt out over ranks by kv head, equals bit for bit what one
 // rank computes from all rows.
 #include "worker/engine/dense_rows.h"

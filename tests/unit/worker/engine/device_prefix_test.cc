@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt behind cached pages on a GPU, with a model that has sliding windows: its rows see what
 // their windows reach of the prefix, like rows of a whole prompt. It also runs on a CPU, so that it
 // tests something without a GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grid changes nothing: one rank and any TP x CP grid give the same tokens, the same KV and the
 // same page scores.
 

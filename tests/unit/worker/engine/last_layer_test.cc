@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A last layer that computes only what is asked of it gives the same results as one that computes
 // all: K and V of every token, page scores, tokens and log probabilities. If each head's recall is
 // asked for, it computes all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts with a common beginning. Under every plan that is called prefix-pure, their first pages
 // have the same K and V whatever follows. And a prompt whose first pages come from an earlier one
 // has the same K, V, scores and tokens as if it had been computed whole.

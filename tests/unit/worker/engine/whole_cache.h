@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sink that collects the K, V and page scores of all ranks in memory, by model head and token or
 // page, to compare grids.
 #pragma once

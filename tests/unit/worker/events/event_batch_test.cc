@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/events/event_batch.h"
 
 #include <gtest/gtest.h>

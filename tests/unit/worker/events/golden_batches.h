@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Made by golden_batches.py, by msgspec 0.22.0: hexadecimal bytes.
 #pragma once
 

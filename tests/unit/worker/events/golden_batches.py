@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes golden_batches.h: batches as msgspec 0.22.0 encodes vLLM's structures of these fields. python3 golden_batches.py >golden_batches.h"""
 import msgspec
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a group of four ranks, tp 2 x cp 2, publishes at its start about the pages that its former
 // life kept.
 #include "worker/events/kept_pages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/events/own_pages.h"
 
 #include <gmock/gmock.h>

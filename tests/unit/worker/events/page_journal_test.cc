@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rank 0 records about published pages, and what the group's next start reads of it.
 #include "worker/events/page_journal.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch jobs on a far device.
 
 #include <boost/json.hpp>

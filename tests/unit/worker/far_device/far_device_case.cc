@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/worker/far_device/far_device_case.h"
 
 #include "kernels/cpu/cpu_device.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on a device that always lags behind and whose memory the host cannot touch, and ranks on
 // the same device in host memory. Both compute the same, bit for bit.
 #pragma once

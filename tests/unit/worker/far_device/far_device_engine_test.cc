@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which order the engine gives a far device its layers, and what it does when one of them fails.
 
 #include <mutex>

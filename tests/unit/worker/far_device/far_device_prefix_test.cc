@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt behind a prefix that a rank's store has cached, on a far device. Pages of both tiers are
 // loaded a layer ahead, and only after operations on what they overwrite are done.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the KV store of a rank with a far device holds, and when.
 
 #include <gmock/gmock.h>

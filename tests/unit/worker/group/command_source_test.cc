@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rank 0 makes of the coordinator's messages, the clock and a stop, without any other rank.
 #include "worker/group/command_source.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Receives a group's KV cache events in a test.
 #pragma once
 

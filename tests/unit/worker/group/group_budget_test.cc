@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts of whose cache only some pages are kept: which pages there are, who can read them, and
 // what a decode node does with them.
 

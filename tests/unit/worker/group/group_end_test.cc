@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a group does when its coordinator is gone or rejects it, and when it has to end.
 
 #include "worker/group/group_service.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a group publishes about its cached pages.
 
 #include <algorithm>

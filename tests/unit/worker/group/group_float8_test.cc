@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups whose KV cache is in 8-bit floats: what decode nodes find, on every grid and behind a
 // prefix.
 

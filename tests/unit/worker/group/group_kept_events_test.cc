@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a group publishes at its start about the pages that its former life kept: those that prompts
 // find, and no others.
 #include <algorithm>

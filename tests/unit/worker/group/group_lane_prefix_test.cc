@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts side by side, behind a prefix that all ranks of a group hold together: a lane reads it
 // from the pools of the others.
 #include <fstream>

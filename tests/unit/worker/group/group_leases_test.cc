@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may renew and release the lease of a finished cache, and when.
 
 #include "worker/group/group_service.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A short prompt between two layers of a long one, on whole groups.
 #include <algorithm>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts that share their beginning, on a whole group.
 #pragma once
 

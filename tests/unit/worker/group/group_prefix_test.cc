@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts that begin with what the group remembers: what is computed, what is not, and that the
 // caches equal those of prompts computed whole.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's start: what it registers with, and that a failure on one rank fails all.
 #include "worker/group/group_rank.h"
 

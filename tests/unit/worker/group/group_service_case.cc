@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/worker/group/group_service_case.h"
 
 #include <utility>

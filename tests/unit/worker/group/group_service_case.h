@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the tests of a group's service: what the coordinator sends, and what it expects to
 // receive.
 #pragma once

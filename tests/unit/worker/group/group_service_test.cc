@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a group answers requests of any kind, and what remains usable afterwards.
 
 #include "worker/group/group_service.h"

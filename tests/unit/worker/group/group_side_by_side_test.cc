@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Short prompts side by side, each on one context-parallel rank, on whole groups.
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks with different clocks and waits: one rank sees something a moment before the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

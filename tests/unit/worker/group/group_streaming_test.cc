@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Caches that are read layer by layer while the prompt is computed.
 
 #include "worker/group/group_service.h"

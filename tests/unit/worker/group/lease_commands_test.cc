@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lease changes on all ranks or on none.
 #include "worker/group/lease_commands.h"
 

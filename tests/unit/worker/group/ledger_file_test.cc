@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rank 0 records about its group's prefixes, and what the next rank 0 reads of it, whatever
 // happened to the file.
 #include "worker/control/ledger_file.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger's file on a disk that hangs: a pipe that nobody reads, which takes 64 KiB.
 #include "worker/control/ledger_writer.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole worker group in the test process, behind a ScriptedLink. Its ranks are threads, and each
 // is put together as millrace-worker puts together its rank (GroupRank).
 #pragma once

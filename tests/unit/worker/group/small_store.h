@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A KV store with one layer and one kv head in host memory, for tests of what a group does with a
 // store.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For the same Q and K, the lists are the same byte for byte, whatever the number of
 // context-parallel ranks: each rank has all bands and columns, and the blocks of its own row tiles.
 #include "worker/index/index_builder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host pools of ranks, as the other ranks of their row see them.
 #include "worker/peers/peer_pools.h"
 

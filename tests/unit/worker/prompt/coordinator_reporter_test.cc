@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the coordinator is told, immediately and through the board.
 #include "worker/prompt/coordinator_reporter.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one rank makes of a prompt. Which keys its pages have, and whether they have any, decides
 // whose pages another prompt may begin with.
 #include "worker/prompt/prompt_input.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt's pages stay if it succeeded, and only then.
 #include "worker/prompt/prompt_pages.h"
 

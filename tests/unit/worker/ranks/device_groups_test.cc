@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What DeviceCommunicator promises to ranks that share the host's memory, to ranks with separate
 // memory, and to ranks with a GPU each.
 #include "worker/ranks/device_groups.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives that take place as late as allowed: when the device, in its own order of execution,
 // waits for them. On a GPU, collectives run concurrently with other operations. Code that works
 // here makes no assumption that this would break: it reads nothing before the join, and overwrites

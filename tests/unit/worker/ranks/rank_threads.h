@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of the test process, each with its own device, weights and engine.
 #pragma once
 

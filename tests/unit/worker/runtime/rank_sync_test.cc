@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How ranks that meet, and ranks that do not, treat a failure.
 #include "worker/runtime/rank_sync.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each chunk is done once, on all threads, whatever happened to earlier work.
 #include "worker/staging/chunk_threads.h"
 

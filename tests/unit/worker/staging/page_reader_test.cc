@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads cached pages to a device that faults if the host touches its memory: from memory (its own,
 // or the host's, which it may or may not reach) and from disk, one prefix after another, whatever
 // happened to earlier ones.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One writer for one request after another, whatever happened to earlier ones, on a device that
 // faults on reads of freed memory.
 #include "worker/staging/page_writer.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layer is stored as pages of 8-bit floats, and loaded as the prefix of a later prompt, on a
 // device whose memory is the host's and on one with separate memory.
 

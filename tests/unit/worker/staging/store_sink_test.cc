@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the store holds after a layer went through the sink: bytes, digests and scores, page by
 // page.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a grid of ranks with different stores takes as its common prefix.
 
 #include "worker/store/cached_prefix.h"

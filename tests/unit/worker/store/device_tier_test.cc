@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages in a GPU's memory, written through staging memory that a copy may outlive.
 
 #include "worker/store/device_tier.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages that must be read from disk do not delay those in memory, over the real transport with one
 // thread.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a KV server answers headers from the network, well formed or not.
 
 #include "worker/store/kv_server.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many cached pages are worth loading, compared with all possible ends of the prefix, evaluated
 // one by one.
 

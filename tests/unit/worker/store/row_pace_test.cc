@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long computing rows is expected to take, after prompts whose times follow a known law.
 
 #include "worker/store/row_pace.h"

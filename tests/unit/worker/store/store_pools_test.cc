@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/store/store_pools.h"
 
 #include <gmock/gmock.h>

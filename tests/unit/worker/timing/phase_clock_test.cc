@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Phases fill the time between the first and the last mark, even if there are more of them than
 // marks that a device keeps.
 #include "worker/timing/phase_clock.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stages of a request fill its time.
 #include "worker/timing/stage_clock.h"
 

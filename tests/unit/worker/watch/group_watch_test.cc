@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks are told of each other's end, and which ranks are named as silent.
 
 #include "worker/watch/group_watch.h"

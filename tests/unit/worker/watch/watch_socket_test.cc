@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nothing that keeps a rank from rank 0, or rank 0 from its ranks, blocks either of them beyond the
 // deadline. Each of these cases waited for minutes or forever when the calls of the sockets API did
 // the waiting.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/sm90/estimation/adaptive/adaptive.h"
 
 #include <algorithm>

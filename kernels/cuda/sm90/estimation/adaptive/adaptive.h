@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host code of the adaptive pattern, and the temporary memory that it takes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantises numbers to int8, in steps of their largest magnitude over 127. Every device uses the
 // same operations in the same precision, so that all get the same integers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block per page, one thread for two of its columns, which it keeps in registers: K is read
 // once, and a column is summed in the order of the keys.
 #include "kernels/cuda/sm90/estimation/adaptive/key_pages.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys as a scan reads them: for each page the mean in float16, and the difference of each key from
 // it in int8, in steps of the page's own (AdaptiveParams says how). So an offset that all keys of a
 // page share, such as a bias of K, does not coarsen the steps.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One warp per row. The sums of the groups say how much mass the row needs besides the pages that
 // its tile keeps. Most rows of most heads need nothing, and their masses are not read.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The result of a scan: the masses of a row's pages, as logarithms of one byte, for one group of
 // pages at a time. The masses of a row span more than the range of a float, and its largest is
 // known only at the end, so they are relative to the largest of their group. That depends only on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block loads keys once for four warpgroups, or for two if rows are 256 wide. Each warpgroup
 // multiplies a unit of rows with all of the keys and keeps only the largest product of each row and
 // page. While the tensor cores work for one warpgroup, the others search for their largest

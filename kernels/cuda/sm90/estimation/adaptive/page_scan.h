@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the masses of pages for sampled rows by a scan of all keys that the rows may see
 // (AdaptiveParams).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block per tile and head. Its rows are stored in shared memory in int8, and the tensor cores
 // multiply all rows with each other. What is left to do row by row is looking up distances, which
 // one warp does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of each tile that a scan multiplies with all keys: in int8, in steps of each row's own,
 // for the differences of keys from their page's mean, and in float16 for the mean (AdaptiveParams
 // says how).

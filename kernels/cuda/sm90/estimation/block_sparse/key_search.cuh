@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds where a running count of keys, from the largest on, passes a target, without sorting: a
 // team of warps keeps a row of keys in registers and halves the interval that holds the place,
 // counting the keys above it, until few keys are left.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses pages by one row of scores in three steps: a team of warps searches all pages until at
 // most kFewPages are left, one warp searches those until at most one page per lane is left, and
 // ranks these.

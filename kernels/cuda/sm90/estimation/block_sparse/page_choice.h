@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses pages for each row tile by one row of scores.
 #pragma once
 

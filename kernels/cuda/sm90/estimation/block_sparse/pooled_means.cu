@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block of 128 threads per set of up to 64 vectors, which it reads once.
 #include "kernels/cuda/sm90/estimation/block_sparse/pooled_means.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Means of the keys of pages and of the rows of tiles, for patterns that pool.
 //
 // They are float16, which holds means of ordinary size with a relative error of 2^-12, an eighth of

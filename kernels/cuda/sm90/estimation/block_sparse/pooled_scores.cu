@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block multiplies the means of kPooledBlockTiles tiles with those of up to kRangePages pages, 64
 // of them at a time.
 #include "kernels/cuda/sm90/estimation/block_sparse/pooled_scores.h"

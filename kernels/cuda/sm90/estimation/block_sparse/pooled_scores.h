@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of tiles against pages by their means
 // (kernels/cuda/sm90/estimation/block_sparse/pooled_means.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selection by one thread block: finds which of many 32-bit keys are the smallest, ties to the
 // smaller position, and lists their positions in order.
 //

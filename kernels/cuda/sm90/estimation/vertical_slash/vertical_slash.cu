@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vertical-slash lists: a block per head and list.
 #include "kernels/cuda/sm90/estimation/vertical_slash/vertical_slash.h"
 
