@@ -76,10 +76,9 @@ struct BlockSparseParams {
 // Resolution of masses in the adaptive pattern: steps of 9 %.
 inline constexpr int kMassStepsPerOctave = 8;
 
-// Rows sampled in a tile unless the plan says otherwise: as many as an eighth of the time of a prefill of
-// 131,072 tokens pays for. On SmolLM2-135M, 12 rows lose no more than 16, and 8 lose a little
-// (docs/notebook/estimation.md).
-inline constexpr int32_t kSampledRows = 11;
+// Rows sampled in a tile unless the plan says otherwise. On SmolLM2-135M 20 lose nothing that dense attention
+// finds; 11 lose 10 to 15 points of what a single row looks up (docs/notebook/estimation.md).
+inline constexpr int32_t kSampledRows = 24;
 
 // Which pages a sampled row needs in addition to those that its tile always keeps. Shares refer to the
 // row's mass over all its causal pages.
@@ -89,34 +88,64 @@ struct AdaptiveRule {
   float min_recall = 0;  // [0, 1] least share that a row's pages hold, whatever the two above say
 };
 
-// The adaptive pattern (Millrace's own): sampled rows scan the true keys. In each row tile, sampled_rows
-// rows are multiplied with all keys that they may see. The first is the row furthest from the tile's mean;
-// each next one is the row furthest from the nearest row chosen so far (Gonzalez 1985, farthest-first
-// traversal), ties to the first row. So a row whose query differs from the others is sampled. Distances are
-// between rows in int8, in steps of the tile's largest magnitude / 127; if a tile has a NaN or an infinite
-// value, its first rows are sampled. A page counts as much as its best key: for a sampled row r and a
-// page P,
-//   w(r, P) = exp(scale (q_r c_P + s_r t_P max over keys k of P, k <= r, of q8_r k8)),
-// rounded to a power of 2^(1/kMassStepsPerOctave). c_P is the mean of the page's keys in float16;
-// t_P k8 are its keys less c_P, int8 in steps of t_P = max |k - c_P| / 127; s_r q8_r is the row,
-// int8 in steps of s_r = max |q_r| / 127; q_r c_P is a product of float16 values. Integer sums are exact,
-// so all devices find the same maximum. Only q_r c_P may differ by a rounding, which changes the choice of
-// a page only where a mass lies between two steps.
+// The filter of the adaptive pattern: consecutive pages that its first look takes together, and how many
+// standard deviations above its mean a page's best key is taken to be.
+inline constexpr int64_t kSpanPages = 16;
+inline constexpr float kFilterDeviations = 2;
+
+// How much of a row's mass the filter may leave unscanned, given its estimate of the mass outside the kept
+// pages and the exact mass of those: an eighth of what the rule leaves out by `gamma`, a 40th of what it leaves
+// out by the shares of all. At the default rule, 0.2 and 0.8, that is 0.1 and 0.005.
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    inline constexpr float
+    filtered_mass(const AdaptiveRule& rule, float far, float kept) {
+  const float of_far = (1 - rule.gamma) / 8 * far;
+  const float of_all = (1 - rule.enough) / 40 * (far + kept);
+  const float left = of_far > of_all ? of_far : of_all;
+  if (!(rule.min_recall > 0)) return left;
+  const float guarded = (1 - rule.min_recall) / 40 * (far + kept);
+  return left < guarded ? left : guarded;
+}
+
+// The adaptive pattern (Millrace's own): sampled rows scan true keys, of the pages that a filter leaves. A tile
+// always keeps the first page, the diagonal and the page before it; the other pages that it may see are *far*.
 //
-// A tile always keeps the first page, the diagonal and the page before it. In addition it attends to the
-// union, over its sampled rows, of the fewest other pages (largest mass first, ties to the smaller page)
-// that hold
+// Rows. The first of sampled_rows rows is the one furthest from the tile's mean; each next one is the row
+// furthest from the nearest row chosen so far (Gonzalez 1985, farthest-first traversal), ties to the first row.
+// So a row whose query differs from the others is sampled. Distances are between rows in int8, in steps of the
+// tile's largest magnitude / 127; if a tile has a NaN or an infinite value, its first rows are sampled.
+//
+// Masses. A page counts as much as its best key: for a sampled row r and a page P,
+//   w(r, P) = exp(scale s_r (C_P q8_r c8_P + t_P max over keys k of P, k <= r, of q8_r k8)),
+// rounded to a power of 2^(1/kMassStepsPerOctave). C_P c8_P is the mean of the page's keys, int8 in steps of
+// C_P = max |mean| / 127; t_P k8 are its keys less C_P c8_P, int8 in steps of t_P = max |k - C_P c8_P| / 127; s_r q8_r
+// is the row, int8 in steps of s_r = max |q_r| / 127. Sums are integers, so all devices find the same masses.
+//
+// Filter. From two vectors a page, the mass of a far page is estimated as that of a key kFilterDeviations above the
+// mean, as if keys' channels were independent:
+//   e(r, P) = exp(scale s_r (C_P q8_r c8_P + kFilterDeviations t_P sqrt(sum over d of q8_r[d]^2 v_P[d]))),
+// v_P[d] the mean of k8[d]^2 over the page's keys; v_P and the squares of q8_r are rounded to float16. A *span* is
+// the pages 1 + kSpanPages i to kSpanPages (i + 1), with centre and v of all of its keys; its estimate stands for
+// kSpanPages pages. A row's far mass is estimated over the spans of far pages and, behind the last, by page. Far pages
+// with e(r, P) below filtered_mass() / the number of pages that the tile may see are not scanned for the row: even
+// together they would not matter.
+//
+// Choice. The tile attends to the kept pages and to the union, over its sampled rows, of the fewest scanned far
+// pages (largest mass first, ties to the smaller page) that hold
 //   max(min(gamma far, enough total - kept), min_recall total - kept)
-// where total, kept and far are the sums of w over all pages, the kept ones and the others. A mass
-// that is not a number takes every page.
+// where total, kept and far are the sums of w over kept and scanned pages, the kept ones and the scanned far ones. A
+// mass that is not a number takes every page.
 //
 // What a tile attends to depends only on its rows and on the keys up to its end, not on the prompt's length
 // or on later tokens: a prefix gives the same lists in every prompt that begins with it. Only the last page
 // of a prompt may be incomplete, and its rows run densely.
 //
-// Measured on SmolLM2-135M (docs/notebook/estimation.md): if a few representatives replace the keys, half
-// of the retrieval is lost at any budget; with a sixth of the rows and the true keys, nothing is lost. A
-// page's best key is as good a score as the sum over its keys, and needs no exponentials.
+// Measured on SmolLM2-135M (docs/notebook/estimation.md): the filter leaves half of the pairs of rows and pages at 4,096
+// tokens, fewer at more, and 24 rows lose nothing to it; means alone, or deviations below 2, lose what is looked up. A
+// page's best key is as good a score as the sum over its keys, and needs no exponentials. Second-order
+// statistics of blocks are also used by COBS (arXiv 2607.09052).
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;

@@ -165,11 +165,13 @@ void write_lists(const IndexView& index, int32_t head, std::span<const RowTile> 
   }
 }
 
-// A page as a scan reads it: its mean, and the differences of its keys from the mean in int8.
+// A page as a scan and its filter read it, all in int8 but the spread. Also a span of pages, without keys.
 struct QuantisedPage {
   Vector centre;
+  float centre_step = 0;
   Vectors keys;
   float step = 0;
+  Vector spread;  // mean square of each channel of the keys, in steps
 };
 
 // Quantises to int8 and returns the step, the largest magnitude over 127, in float as the
@@ -229,36 +231,133 @@ double to_half(double x) {
   return rounded_to(DType::kFloat16, static_cast<float>(x));
 }
 
+// Quantises one vector; `step` is its step.
+Vector quantised(const Vector& vector, float& step) {
+  Vectors one = {vector};
+  step = quantise(one);
+  return one.front();
+}
+
+// Channel d of a page's or span's centre.
+double centre_of(const QuantisedPage& page, size_t d) {
+  return page.centre_step * static_cast<float>(page.centre[d]);
+}
+
 QuantisedPage quantised_page(Vectors keys) {
   QuantisedPage page;
+  Vector mean;
+  const float share = 1.0F / static_cast<float>(keys.size());
   for (size_t d = 0; d < keys.front().size(); ++d) {
     float sum = 0;
     for (const Vector& key : keys) sum += static_cast<float>(key[d]);
-    page.centre.push_back(to_half(sum * (1.0F / static_cast<float>(keys.size()))));
+    mean.push_back(sum * share);
+  }
+  page.centre = quantised(mean, page.centre_step);
+  for (size_t d = 0; d < mean.size(); ++d) {
     for (Vector& key : keys) {
-      key[d] = static_cast<float>(key[d]) - static_cast<float>(page.centre[d]);
+      key[d] = static_cast<float>(key[d]) - static_cast<float>(centre_of(page, d));
     }
   }
   page.step = quantise(keys);
+  for (size_t d = 0; d < mean.size(); ++d) {
+    double sum = 0;
+    for (const Vector& key : keys) sum += key[d] * key[d];
+    page.spread.push_back(to_half(sum * share));
+  }
   page.keys = std::move(keys);
   return page;
 }
 
-// log2 w(r, P) in steps, for a row and the first `num_keys` keys of a page.
-double mass_steps(const Vector& row, double scale, const QuantisedPage& page, int64_t num_keys) {
-  Vector half = row;
-  for (double& x : half) x = to_half(x);
-  Vectors quantised = {row};
-  const float row_step = quantise(quantised);
-  double largest = -std::numeric_limits<double>::infinity();
-  for (int64_t j = 0; j < num_keys; ++j) {
-    largest = std::max(largest, dot(quantised.front(), page.keys[static_cast<size_t>(j)]));
+QuantisedPage span_of(std::span<const QuantisedPage> pages) {
+  QuantisedPage span;
+  const auto count = static_cast<double>(pages.size());
+  Vector mean(pages.front().centre.size());
+  for (size_t d = 0; d < mean.size(); ++d) {
+    for (const QuantisedPage& page : pages) mean[d] += centre_of(page, d) / count;
   }
-  const double score = dot(half, page.centre) + double{row_step * page.step} * largest;
-  return std::nearbyint(scale * score * std::numbers::log2e * kMassStepsPerOctave);
+  span.centre = quantised(mean, span.centre_step);
+  double largest = 0;
+  for (size_t d = 0; d < mean.size(); ++d) {
+    double square = 0;
+    for (const QuantisedPage& page : pages) {
+      const double apart = centre_of(page, d) - centre_of(span, d);
+      square += (double{page.step} * page.step * page.spread[d] + apart * apart) / count;
+    }
+    span.spread.push_back(square);
+    largest = std::max(largest, square);
+  }
+  span.step = static_cast<float>(std::sqrt(largest) / 127);
+  for (double& x : span.spread) {
+    if (largest > 0) x = to_half(x / (double{span.step} * span.step));
+  }
+  return span;
 }
 
-// Adds the pages that a sampled row needs besides `kept`, which `chosen` already has.
+// A sampled row as the scan and its filter read it.
+struct QuantisedRow {
+  Vector values;
+  float step = 0;
+  Vector squares;
+};
+
+QuantisedRow quantised_row(const Vector& row) {
+  QuantisedRow result;
+  result.values = quantised(row, result.step);
+  for (const double x : result.values) result.squares.push_back(to_half(x * x));
+  return result;
+}
+
+// log2 w(r, P) in steps, for a row and the first `num_keys` keys of a page.
+double mass_steps(const QuantisedRow& row, float scale, const QuantisedPage& page,
+                  int64_t num_keys) {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (int64_t j = 0; j < num_keys; ++j) {
+    largest = std::max(largest, dot(row.values, page.keys[static_cast<size_t>(j)]));
+  }
+  const double score =
+      double{page.centre_step} * dot(row.values, page.centre) + double{page.step} * largest;
+  return std::nearbyint(double{scale} * double{row.step} * score * std::numbers::log2e *
+                        kMassStepsPerOctave);
+}
+
+// log e(r, P)
+double estimate(const QuantisedRow& row, double scale, const QuantisedPage& page) {
+  const double deviation = std::sqrt(dot(row.squares, page.spread));
+  return scale * row.step *
+         (page.centre_step * dot(row.values, page.centre) +
+          double{kFilterDeviations} * page.step * deviation);
+}
+
+// The far pages that are scanned for a row. `kept`: log of the mass of the kept pages.
+std::set<int32_t> filtered_pages(const QuantisedRow& row, double scale, int32_t num_pages,
+                                 std::span<const QuantisedPage> pages,
+                                 std::span<const QuantisedPage> spans, double kept,
+                                 const AdaptiveRule& rule) {
+  const int32_t end = num_pages - 2;  // of the far pages
+  Vector estimates;
+  const auto whole_spans = std::max<int64_t>(end - 1, 0) / kSpanPages;
+  for (int64_t s = 0; s < whole_spans; ++s) {
+    estimates.push_back(estimate(row, scale, spans[static_cast<size_t>(s)]) +
+                        std::log(double{kSpanPages}));
+  }
+  for (auto p = static_cast<int32_t>(1 + whole_spans * kSpanPages); p < end; ++p) {
+    estimates.push_back(estimate(row, scale, pages[static_cast<size_t>(p)]));
+  }
+  if (estimates.empty()) return {};
+  const double far = log_sum_exp(estimates);
+  const double base = std::max(far, kept);
+  const auto far_mass = static_cast<float>(std::exp(far - base));
+  const float left = filtered_mass(rule, far_mass, static_cast<float>(std::exp(kept - base)));
+  const double threshold = std::log(left) + base - std::log(num_pages);
+  std::set<int32_t> result;
+  for (int32_t p = 1; p < end; ++p) {
+    if (!(estimate(row, scale, pages[static_cast<size_t>(p)]) < threshold)) result.insert(p);
+  }
+  return result;
+}
+
+// Adds the pages that a sampled row needs besides `kept`, which `chosen` already has. Pages that were not scanned
+// have a mass of -inf.
 void cover_row(const Vector& log_masses, const std::set<int32_t>& kept, const AdaptiveRule& rule,
                std::set<int32_t>& chosen) {
   const double total = log_sum_exp(log_masses);
@@ -271,7 +370,7 @@ void cover_row(const Vector& log_masses, const std::set<int32_t>& kept, const Ad
   double reached = 0;
   for (const int32_t page : ranked(log_masses)) {
     if (kept.contains(page)) continue;
-    if (reached >= target) return;
+    if (reached >= target || std::isinf(log_masses[static_cast<size_t>(page)])) return;
     chosen.insert(page);
     reached += std::exp(log_masses[static_cast<size_t>(page)] - total);
   }
@@ -358,20 +457,30 @@ void build_adaptive(const AdaptiveParams& params) {
       pages.push_back(quantised_page(std::move(page)));
     }
     std::vector<std::set<int32_t>> lists;
+    std::vector<QuantisedPage> spans;
+    for (size_t first = 1; first + kSpanPages <= pages.size(); first += kSpanPages) {
+      spans.push_back(span_of(std::span(pages).subspan(first, kSpanPages)));
+    }
     for (const RowTile& tile : params.tiles) {
       const Vectors rows = query_rows(params.q, params.kv, params.num_query_heads, head, tile);
       const auto num_pages = static_cast<int32_t>(num_causal_pages(tile));
       const std::set<int32_t> kept = {0, std::max(num_pages - 2, 0), num_pages - 1};
       std::set<int32_t> chosen = kept;
       for (const int64_t r : sampled_rows_of(rows, params.sampled_rows)) {
-        Vector log_masses;
-        for (int32_t p = 0; p < num_pages; ++p) {
-          const int64_t visible = tile.position + r + 1 - p * kPageTokens;
-          const double steps =
-              mass_steps(rows[static_cast<size_t>(r)], params.scale, pages[static_cast<size_t>(p)],
-                         std::min(visible, kPageTokens));
-          log_masses.push_back(steps * std::numbers::ln2 / kMassStepsPerOctave);
-        }
+        const QuantisedRow row = quantised_row(rows[static_cast<size_t>(r)]);
+        Vector log_masses(static_cast<size_t>(num_pages), -std::numeric_limits<double>::infinity());
+        const auto scan = [&](const std::set<int32_t>& scanned) {
+          for (const int32_t p : scanned) {
+            const int64_t visible = tile.position + r + 1 - p * kPageTokens;
+            log_masses[static_cast<size_t>(p)] =
+                mass_steps(row, params.scale, pages[static_cast<size_t>(p)],
+                           std::min(visible, kPageTokens)) *
+                std::numbers::ln2 / kMassStepsPerOctave;
+          }
+        };
+        scan(kept);
+        scan(filtered_pages(row, params.scale, num_pages, pages, spans, log_sum_exp(log_masses),
+                            params.rules[h]));
         cover_row(log_masses, kept, params.rules[h], chosen);
       }
       if (takes_everything(params.rules[h])) {

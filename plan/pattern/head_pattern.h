@@ -41,7 +41,7 @@ struct HeadPattern {
   // adaptive (kernels/api/estimation.h, AdaptiveRule). Defaults: docs/notebook/estimation.md.
   float gamma = 0.2f;         // share of the mass outside the kept pages, [0, 1]
   float enough = 0.8f;        // share of all mass at which a row needs no more, (0, 1]
-  int32_t sampled_rows = 11;  // of a tile: up to 64
+  int32_t sampled_rows = 24;  // of a tile: up to 64
   float min_recall = 0;       // not part of the text: a request's or an option's, [0, 1]
 
   bool operator==(const HeadPattern&) const = default;

@@ -20,13 +20,21 @@ inline constexpr int64_t kPanelColumns = 32;
 // kLastRows.
 inline constexpr int64_t kScoreRows = 64;
 
-// One sampled row of the adaptive pattern: AdaptiveParams has the definition.
-struct PageScores {
-  const float* products = nullptr;    // [num_pages] q_r c_P
-  const int32_t* maxima = nullptr;    // [num_pages] of q8_r k8
-  const float* page_steps = nullptr;  // [num_pages] t_P
-  float row_step = 0;                 // s_r
-  float scale = 0;
+// What the estimates of one sampled row are made of, for pages or for spans of pages: AdaptiveParams has the
+// definition.
+struct MassEstimates {
+  const float* centre_products = nullptr;  // [num_groups] q8_r c8_P
+  const float* spread_products = nullptr;  // [num_groups] sum over d of q8_r[d]^2 v_P[d]
+  const float* centre_steps = nullptr;     // [num_groups] C_P
+  const float* steps = nullptr;            // [num_groups] t_P
+  float factor = 0;                        // scale log2(e) s_r
+  float log2_pages = 0;                    // of each group
+};
+
+// The sum over i of 2^values[i] is sum * 2^maximum.
+struct PowerSum {
+  float maximum = 0;
+  float sum = 0;
 };
 
 struct EstimationKernels {
@@ -45,9 +53,16 @@ struct EstimationKernels {
   // diagonals[num_keys - 1 - k + r] += p[k, r]
   void (*sum_diagonals)(const float* p, int64_t num_keys, float* diagonals);
 
-  // masses[p] = 2^(x[p] - max x), x[p] = scale (products[p] + row_step page_steps[p] maxima[p])
-  // log2(e), rounded to 1 / kMassStepsPerOctave. NaN stays NaN.
-  void (*masses)(const PageScores& scores, int64_t num_pages, float* masses);
+  // log2_masses[i] = log2 of the estimate of group first + i, for `count` groups.
+  void (*estimates)(const MassEstimates& row, int64_t first, int64_t count, float* log2_masses);
+  // count >= 1. The sum is NaN if a value is.
+  PowerSum (*sum_of_powers)(const float* values, int64_t count);
+  // groups[g] |= bit for the groups g in [first, first + count) with an estimate that is not below
+  // 2^log2_threshold.
+  void (*mark)(const MassEstimates& row, int64_t first, int64_t count, float log2_threshold,
+               uint32_t bit, uint32_t* groups);
+  // masses[p] = 2^((masses[p] - their maximum) / kMassStepsPerOctave), in place. NaN stays NaN.
+  void (*masses)(float* masses, int64_t num_pages);
 
   // mean[i] = mean over the rows of rows[r, i]; num_rows >= 1.
   void (*mean)(const float* rows, int64_t num_rows, int64_t dim, float* mean);

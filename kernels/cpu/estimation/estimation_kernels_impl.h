@@ -167,18 +167,43 @@ float maximum_of(const float* values, int64_t count) {
   return maximum;
 }
 
-void page_masses(const PageScores& scores, int64_t num_pages, float* masses) {
-  constexpr float kLogOfStep = 0x1.62e43p-1F / kMassStepsPerOctave;
-  constexpr float kRound = 0x1.8p23F;
-  const float steps_per_unit = scores.scale * (1.44269504F * kMassStepsPerOctave);
-  for (int64_t p = 0; p < num_pages; ++p) {
-    const float step = scores.row_step * scores.page_steps[p];
-    const float score = scores.products[p] + step * static_cast<float>(scores.maxima[p]);
-    masses[p] = score * steps_per_unit + kRound - kRound;
+constexpr float kLog2 = 0x1.62e43p-1F;
+
+inline float estimate(const MassEstimates& row, int64_t group) {
+  const float deviation = row.steps[group] * __builtin_sqrtf(row.spread_products[group]);
+  const float mean = row.centre_steps[group] * row.centre_products[group];
+  return row.factor * (mean + kFilterDeviations * deviation) + row.log2_pages;
+}
+
+void estimates(const MassEstimates& row, int64_t first, int64_t count, float* log2_masses) {
+  for (int64_t i = 0; i < count; ++i) log2_masses[i] = estimate(row, first + i);
+}
+
+PowerSum sum_of_powers(const float* values, int64_t count) {
+  const float maximum = maximum_of(values, count);
+  float lanes[kPartialSums] = {};
+  int64_t i = 0;
+  for (; i + kPartialSums <= count; i += kPartialSums) {
+    for (int64_t l = 0; l < kPartialSums; ++l) {
+      lanes[l] += exponential((values[i + l] - maximum) * kLog2);
+    }
   }
+  for (; i < count; ++i) lanes[0] += exponential((values[i] - maximum) * kLog2);
+  return {.maximum = maximum, .sum = fold(lanes)};
+}
+
+void mark(const MassEstimates& row, int64_t first, int64_t count, float log2_threshold,
+          uint32_t bit, uint32_t* groups) {
+  const MassEstimates copy = row;  // which `groups` cannot alias
+  for (int64_t group = first; group < first + count; ++group) {
+    groups[group] |= estimate(copy, group) < log2_threshold ? 0 : bit;
+  }
+}
+
+void page_masses(float* masses, int64_t num_pages) {
   const float maximum = maximum_of(masses, num_pages);
   for (int64_t p = 0; p < num_pages; ++p) {
-    masses[p] = exponential((masses[p] - maximum) * kLogOfStep);
+    masses[p] = exponential((masses[p] - maximum) * (kLog2 / kMassStepsPerOctave));
   }
 }
 
@@ -196,6 +221,9 @@ constexpr EstimationKernels kEstimationKernelsOfThisInstructionSet = {
     .probabilities = probabilities,
     .sum_rows = sum_rows,
     .sum_diagonals = sum_diagonals,
+    .estimates = estimates,
+    .sum_of_powers = sum_of_powers,
+    .mark = mark,
     .masses = page_masses,
     .mean = mean_of_rows,
 };

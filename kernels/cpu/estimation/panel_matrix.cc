@@ -2,7 +2,6 @@
 #include "kernels/cpu/estimation/panel_matrix.h"
 
 #include "common/units.h"
-#include "kernels/cpu/estimation/estimation_kernels.h"
 
 namespace millrace::kernels::cpu {
 
@@ -10,8 +9,7 @@ PanelMatrix::PanelMatrix(int64_t num_columns, int64_t dim)
     : dim_(dim), data_(static_cast<size_t>(padded(num_columns) * dim)) {}
 
 void PanelMatrix::set_column(int64_t column, const float* values, float scale) {
-  float* first =
-      data_.data() + column / kPanelColumns * kPanelColumns * dim_ + column % kPanelColumns;
+  float* first = data_.data() + offset(column);
   for (int64_t d = 0; d < dim_; ++d) first[d * kPanelColumns] = scale * values[d];
 }
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/estimation/estimation_kernels.h"
+
 namespace millrace::kernels::cpu {
 
 class PanelMatrix {
@@ -15,6 +17,9 @@ class PanelMatrix {
 
   // Different columns may be set by different threads.
   void set_column(int64_t column, const float* values, float scale = 1.0F);
+  float at(int64_t column, int64_t d) const {
+    return data_[static_cast<size_t>(offset(column) + d * kPanelColumns)];
+  }
 
   const float* panels() const { return data_.data(); }
   static int64_t panels_of(int64_t num_columns);
@@ -22,6 +27,11 @@ class PanelMatrix {
   static int64_t padded(int64_t num_columns);
 
  private:
+  // Of a column's first element.
+  int64_t offset(int64_t column) const {
+    return column / kPanelColumns * kPanelColumns * dim_ + column % kPanelColumns;
+  }
+
   int64_t dim_;
   std::vector<float> data_;
 };

@@ -83,9 +83,9 @@ EstimationShape shape_of(int64_t num_tokens, int32_t head_dim = 64) {
   return {.num_tokens = num_tokens, .head_dim = head_dim, .dtype = DType::kBFloat16};
 }
 
-// Products with a page's mean are off by a rounding. So a mass between two steps may go to either
-// step, and so may a page whose mass decides whether a share is reached. On random data with nearly
-// equal pages this affects at most one block in two hundred.
+// Masses are those of the reference, but estimates and sums are off by a rounding. So a page whose estimate is at the
+// threshold may be scanned or not, and a page whose mass decides whether a share is reached may be taken or
+// not. On random data with nearly equal pages this affects at most one block in two hundred.
 void expect_few_flips(const ListDifference& found) {
   EXPECT_LE(found.different * 200, found.total);
 }
@@ -237,7 +237,10 @@ TEST_F(AdaptiveEstimation, TileWhoseListDoesNotFitIsDense) {
   EstimationCase c(shape_of(1280), 39);
   scale_queries(c, 4.0F);
   const AdaptiveRule rule = {.gamma = 0.05F};
-  EXPECT_GT(expect_lists_that_fit(build(c, rule, {.max_blocks = 30}), build(c, rule), 30), 0);
+  const auto lists = [&](int64_t max_blocks) {
+    return build(c, rule, {.sampled_rows = 4, .max_blocks = max_blocks});
+  };
+  EXPECT_GT(expect_lists_that_fit(lists(30), lists(1 << 20), 30), 0);
 }
 
 TEST_P(AdaptiveEstimationIn, RanksWithTheirStripesAndHeadsFindWhatOneRankFinds) {
@@ -296,26 +299,22 @@ TEST_F(AdaptiveEstimation, NotANumberMakesTilesDenseInsteadOfWrong) {
   }
 }
 
-TEST_F(AdaptiveEstimation, MeansBeyondFloat16MakeTilesDenseInsteadOfWrong) {
+TEST_F(AdaptiveEstimation, InfiniteKeysMakeTilesDenseInsteadOfWrong) {
   EstimationCase c(shape_of(640), 43);
-  for (int64_t t = 3 * 64; t < 4 * 64; ++t) c.k(0, t, 2) = -1e5F;
+  for (int64_t t = 3 * 64; t < 4 * 64; ++t) c.k(0, t, 2) = -INFINITY;
   const HeadLists lists = build(c, {.gamma = 0.05F});
   for (size_t tile = 3; tile < 10; ++tile) {
     EXPECT_EQ(lists.blocks[tile], std::vector<int32_t>{kDenseTile});
   }
 }
 
-TEST_F(AdaptiveEstimation, ASampledRowTooLargeForFloat16MakesItsTileDense) {
-  const AdaptiveRule rule = {.gamma = 0.05F};
-  EstimationCase plain(shape_of(1280), 45);
-  HeadLists expected = build(plain, rule, {.sampled_rows = 4});
-  ASSERT_NE(expected.blocks[18], std::vector<int32_t>{kDenseTile});
+// Steps are those of each page and row, so values beyond float16 are as good as any.
+TEST_F(AdaptiveEstimation, FollowsTheReferenceBeyondTheRangeOfFloat16) {
   EstimationCase c(shape_of(1280), 45);
-  c.q(18 * 64 + 10, 0, 5) = -1e5F;  // so the furthest from the mean
-  HeadLists lists = build(c, rule, {.sampled_rows = 4});
-  EXPECT_EQ(lists.blocks[18], std::vector<int32_t>{kDenseTile});
-  lists.blocks[18] = expected.blocks[18] = {};
-  EXPECT_EQ(lists.blocks, expected.blocks);
+  for (int64_t t = 3 * 64; t < 4 * 64; ++t) c.k(0, t, 2) = -1e5F;
+  c.q(18 * 64 + 10, 0, 5) = -1e5F;
+  const auto found = differences(c, {0}, {{.gamma = 0.05F}});
+  EXPECT_LE(found.different, 1 + found.total / 50);
 }
 
 TEST_F(AdaptiveEstimation, ARowThatIsNoNumberChangesItsTileAlone) {

@@ -37,32 +37,34 @@ double mass_of(int32_t steps) {
   return std::exp2(steps / double{kMassStepsPerOctave});
 }
 
-// As launch_page_scan writes them.
-struct CodedMasses {
-  static constexpr int32_t kLowest = -(1 << 22);  // of a group that has none
+bool is_kept(int32_t page, int32_t num_pages) {
+  return page == 0 || page >= far_end(num_pages);
+}
 
-  std::vector<uint8_t> masses;
-  std::vector<MassGroup> groups;
+// As launch_kept_pages, launch_page_filter and launch_page_scan write them: kept pages are summed, all others scanned.
+struct CodedMasses {
+  std::vector<MassSteps> masses;
+  std::vector<uint64_t> scanned;
+  std::vector<KeptMass> kept;
 
   void add_row(std::span<const int32_t> steps) {
     const auto num_pages = static_cast<int32_t>(steps.size());
-    for (int32_t first = 0; first < num_pages; first += kGroupPages) {
-      const int32_t end = std::min(first + kGroupPages, num_pages);
-      MassGroup& group = groups.emplace_back();
-      group.exponent = group.kept_exponent = kLowest;
-      const auto largest_of = [&](int32_t page) -> int32_t& {
-        return is_kept(page, num_pages) ? group.kept_exponent : group.exponent;
-      };
-      for (int32_t page = first; page < end; ++page) {
-        largest_of(page) = std::max(largest_of(page), steps[static_cast<size_t>(page)]);
+    const auto stride = static_cast<size_t>(round_up(num_pages, kGroupPages));
+    const size_t first = masses.size();
+    masses.resize(first + stride, kNotANumber);  // what is not scanned must not be read
+    scanned.resize(masses.size() / kGroupPages);
+    KeptMass& own = kept.emplace_back();
+    own.steps = static_cast<float>(std::max(
+        {steps.front(), steps.back(), steps[static_cast<size_t>(std::max(num_pages - 2, 0))]}));
+    for (int32_t page = 0; page < num_pages; ++page) {
+      const int32_t mass = steps[static_cast<size_t>(page)];
+      if (is_kept(page, num_pages)) {
+        own.sum += static_cast<float>(mass_of(mass - static_cast<int32_t>(own.steps)));
+        continue;
       }
-      for (int32_t page = first; page < end; ++page) {
-        const int32_t below = steps[static_cast<size_t>(page)] - largest_of(page);
-        const bool kept = is_kept(page, num_pages);
-        masses.push_back(static_cast<uint8_t>(kept ? 0 : std::max(below + kLargestMass, 0)));
-        (kept ? group.kept : group.far) += static_cast<float>(mass_of(below));
-      }
-      masses.resize(static_cast<size_t>(round_up(std::ssize(masses), kGroupPages)));
+      const size_t at = first + static_cast<size_t>(page);
+      masses[at] = static_cast<MassSteps>(mass);
+      scanned[at / kGroupPages] |= uint64_t{1} << at % kGroupPages;
     }
   }
 };
@@ -85,16 +87,18 @@ class MassChoice : public ChoiceCase {
 
   PageLists by_mass(const Masses& masses, const CodedMasses& code, const AdaptiveRule& rule,
                     int64_t tile_rows = kTileRows) {
-    const DeviceArray<uint8_t> values(code.masses);
-    const DeviceArray<MassGroup> groups(code.groups);
+    const DeviceArray<MassSteps> values(code.masses);
+    const DeviceArray<uint64_t> scanned(code.scanned);
+    const DeviceArray<KeptMass> kept(code.kept);
     const DeviceArray<AdaptiveRule> rules(std::vector<AdaptiveRule>{rule});
     const DeviceArray<RowTile> tiles(std::vector<RowTile>(kNumTiles, {.num_rows = tile_rows}));
     return choose(masses.num_pages, masses.rows_per_tile, [&](const ChoiceTiles& choice) {
       launch_choose_by_mass({.tiles = choice,
                              .row_tiles = tiles.data(),
                              .sample = RowSample(masses.rows_per_tile),
+                             .kept = kept.data(),
+                             .scanned = scanned.data(),
                              .masses = values.data(),
-                             .groups = groups.data(),
                              .rules = rules.data()},
                             stream());
     });
@@ -216,9 +220,8 @@ TEST_F(MassChoice, RowsThatAShortTileLacksAreNotRead) {
   const Masses masses = make_masses(
       200, 16, [](uint64_t i) { return static_cast<int32_t>(test::random_bits(67, i) % 100); });
   CodedMasses code = coded(masses);
-  const size_t row_groups = code.groups.size() / (kNumTiles * 16);
-  for (size_t row = 0; row < kNumTiles * 16; ++row) {
-    if (row % 16 >= 10) code.groups[row * row_groups].exponent = kNoNumber;
+  for (size_t row = 0; row < code.kept.size(); ++row) {
+    if (row % 16 >= 10) code.kept[row].sum = NAN;
   }
   for (const auto& list : by_mass(masses, code, {.gamma = 0.1F}, 10)) {
     EXPECT_LT(std::ssize(list), 200);
@@ -229,11 +232,28 @@ TEST_F(MassChoice, RowsThatAShortTileLacksAreNotRead) {
 TEST_F(MassChoice, WhatIsNoNumberTakesEverything) {
   for (const int32_t num_pages : {70, 5000}) {
     const Masses masses = make_masses(num_pages, 1, [](uint64_t) { return 5; });
-    CodedMasses code = coded(masses);
-    code.groups[code.groups.size() / kNumTiles].exponent = kNoNumber;  // of the second tile
-    const auto lists = by_mass(masses, code, {.gamma = 0.5F});
-    EXPECT_LT(std::ssize(lists[0]), num_pages);
-    EXPECT_EQ(std::ssize(lists[1]), num_pages);
+    const auto expect_all_of_the_second_tile = [&](const CodedMasses& code) {
+      const auto lists = by_mass(masses, code, {.gamma = 0.5F});
+      EXPECT_LT(std::ssize(lists[0]), num_pages);
+      EXPECT_EQ(std::ssize(lists[1]), num_pages);
+    };
+    CodedMasses far = coded(masses);
+    far.masses[far.masses.size() / kNumTiles + 7] = kNotANumber;
+    expect_all_of_the_second_tile(far);
+    CodedMasses kept = coded(masses);
+    kept.kept[1].sum = NAN;
+    expect_all_of_the_second_tile(kept);
+  }
+}
+
+TEST_F(MassChoice, PagesThatWereNotScannedAreNotTaken) {
+  const Masses masses = make_masses(
+      700, 4, [](uint64_t i) { return static_cast<int32_t>(test::random_bits(68, i) % 100); });
+  CodedMasses code = coded(masses);
+  for (uint64_t& pages : code.scanned) pages &= 0x5555555555555555U;  // even pages
+  for (const auto& list : by_mass(masses, code, {.gamma = 0.5F})) {
+    EXPECT_GT(std::ssize(list), 100);
+    for (const int32_t page : list) EXPECT_TRUE(page % 2 == 0 || is_kept(page, 700)) << page;
   }
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
-#include "common/check.h"
 #include "kernels/api/estimation_checks.h"
 #include "kernels/cpu/estimation/adaptive/key_pages.h"
 #include "kernels/cpu/estimation/adaptive/row_scan.h"
@@ -19,66 +19,55 @@ class AdaptiveChooser {
  public:
   AdaptiveChooser(const AdaptiveParams& params, size_t number, const KeyPages& pages,
                   const Context& context)
-      : rule_(params.rules[number]),
-        scan_(params, number, pages, context),
-        masses_(static_cast<size_t>(pages.num_pages())) {}
+      : rule_(params.rules[number]), scan_(params, number, pages, context) {}
 
   void choose(std::span<const RowTile> tiles, std::span<std::vector<int32_t>> lists) {
     scan_.scan(tiles);
-    for (size_t i = 0; i < tiles.size(); ++i) {
-      const int64_t num_pages = causal_pages(tiles[i]);
-      for (int64_t row = 0; row < scan_.num_rows(i); ++row) {
-        scan_.masses(i, row, num_pages, masses_.data());
-        cover_row(num_pages, lists[i]);
-      }
-      for (const int64_t page : kept_pages(num_pages)) {
-        lists[i].push_back(static_cast<int32_t>(page));
-      }
-    }
+    for (size_t i = 0; i < tiles.size(); ++i) choose_pages(i, causal_pages(tiles[i]), lists[i]);
   }
 
  private:
-  // In a short prompt some of them are the same page.
-  static std::array<int64_t, 3> kept_pages(int64_t num_pages) {
-    return {0, std::max<int64_t>(num_pages - 2, 0), num_pages - 1};
-  }
-
-  // Removes the masses of the kept pages from masses_, and returns their sum.
-  double take_kept(int64_t num_pages) {
-    double kept = 0;
-    for (const int64_t page : kept_pages(num_pages)) {
-      kept += double{masses_[static_cast<size_t>(page)]};
-      masses_[static_cast<size_t>(page)] = 0;
+  void choose_pages(size_t tile, int64_t num_pages, std::vector<int32_t>& list) {
+    const size_t num_kept = RowScan::num_kept(num_pages);
+    for (int64_t row = 0; row < scan_.num_rows(tile); ++row) {
+      const RowScan::Scanned scanned = scan_.row(tile, row);
+      if (row == 0) list.assign(scanned.pages.begin(), scanned.pages.begin() + num_kept);
+      if (cover_row(scanned, num_kept, list)) continue;
+      list.resize(static_cast<size_t>(num_pages));
+      std::iota(list.begin(), list.end(), 0);
+      return;
     }
-    return kept;
   }
 
-  // Adds the pages that the row needs besides the kept ones.
-  void cover_row(int64_t num_pages, std::vector<int32_t>& list) {
-    const double kept = take_kept(num_pages);
-    double far = 0;
-    for (int64_t page = 0; page < num_pages; ++page)
-      far += double{masses_[static_cast<size_t>(page)]};
+  // Adds the pages that the row needs besides the kept ones. False if a mass is not a number.
+  bool cover_row(const RowScan::Scanned& scanned, size_t num_kept, std::vector<int32_t>& list) {
+    const double kept = sum(scanned.masses.first(num_kept));
+    const std::span<const float> masses = scanned.masses.subspan(num_kept);
+    const double far = sum(masses);
     const double total = kept + far;
+    if (std::isnan(total)) return false;
     // The share of the total minus what is kept, computed without a difference of two large sums.
     const auto besides_kept = [&](float share) { return far - (1 - double{share}) * total; };
     const double by_rule = std::min(double{rule_.gamma} * far, besides_kept(rule_.enough));
     const double target = std::max(by_rule, besides_kept(rule_.min_recall));
-    if (target <= 0) return;
+    if (target <= 0) return true;
 
     // All pages of at most this mass can be left out: together they are no more than what may be.
-    const double negligible = (far - target) / static_cast<double>(num_pages);
+    const double negligible = (far - target) / static_cast<double>(masses.size());
     ranking_.clear();
-    for (int64_t page = 0; page < num_pages; ++page) {
-      const float mass = masses_[static_cast<size_t>(page)];
-      if (!(double{mass} <= negligible)) ranking_.add(static_cast<int32_t>(page), mass);
+    for (size_t i = 0; i < masses.size(); ++i) {
+      if (double{masses[i]} > negligible) ranking_.add(scanned.pages[num_kept + i], masses[i]);
     }
     ranking_.cover(target, list);
+    return true;
+  }
+
+  static double sum(std::span<const float> masses) {
+    return std::accumulate(masses.begin(), masses.end(), 0.0);
   }
 
   AdaptiveRule rule_;
   RowScan scan_;
-  std::vector<float> masses_;
   Ranking ranking_;
 };
 

@@ -6,8 +6,8 @@
 //   add(keys, row)      adds the products of four channels; `row` has the channels of one row
 //   larger(other)       the larger of both, key by key
 //   store(out)
-// and are compiled with that level's flags (CMakeLists.txt). As in row_kernels_impl.h, nothing here
-// may call an inline function of another header.
+// and are compiled with that level's flags (CMakeLists.txt), without fused multiply-adds. As in
+// row_kernels_impl.h, nothing here may call an inline function of another header.
 #pragma once
 
 #include "kernels/cpu/estimation/adaptive/scan_kernels.h"
@@ -94,7 +94,18 @@ void products(const int8_t* row, const ScanPage& page, int32_t* out) {
   }
 }
 
-constexpr ScanKernels kScanKernelsOfThisInstructionSet = {.maxima = maxima, .products = products};
+void mass_steps(const ScannedPages& row, int64_t num_scanned, float* out) {
+  const ScannedPages copy = row;  // which `out` cannot alias
+  for (int64_t i = 0; i < num_scanned; ++i) {
+    const int32_t page = copy.pages[i];
+    const float of_centre = copy.centre_steps[page] * copy.centre_products[page];
+    const float of_best_key = copy.steps[page] * static_cast<float>(copy.maxima[i]);
+    out[i] = __builtin_rintf((of_centre + of_best_key) * copy.factor);
+  }
+}
+
+constexpr ScanKernels kScanKernelsOfThisInstructionSet = {
+    .maxima = maxima, .products = products, .mass_steps = mass_steps};
 
 }  // namespace
 }  // namespace millrace::kernels::cpu

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -49,6 +50,65 @@ TEST(ScanKernels, MaximaAndProductsAreThoseOfPlainSums) {
                   *std::max_element(expected.begin(), expected.end()));
       }
     }
+  }
+}
+
+// Equal bits, whatever the instruction set: if a product were fused with the sum, some would round to another step.
+TEST(ScanKernels, MassStepsAreThoseOfSingleOperations) {
+  std::mt19937 random(8);
+  std::uniform_real_distribution<float> real(-1, 1);
+  std::uniform_int_distribution<int32_t> whole(-100000, 100000);
+  constexpr int32_t kPages = 1000;
+  std::vector<float> centre_products, centre_steps, steps;
+  std::vector<int32_t> pages, maxima;
+  for (int32_t page = 0; page < kPages; ++page) {
+    centre_products.push_back(static_cast<float>(whole(random)));
+    centre_steps.push_back(real(random));
+    steps.push_back(page == 13 ? std::nanf("") : real(random));
+    if (page % 3 == 0) continue;
+    pages.push_back(page);
+    maxima.push_back(whole(random));
+  }
+  for (const float factor : {0.01F, 0.37F, 16.0F}) {
+    const ScannedPages row{.pages = pages.data(),
+                           .maxima = maxima.data(),
+                           .centre_products = centre_products.data(),
+                           .centre_steps = centre_steps.data(),
+                           .steps = steps.data(),
+                           .factor = factor};
+    for (const SimdLevel level : test::simd_levels()) {
+      std::vector<float> actual(pages.size());
+      scan_kernels(level).mass_steps(row, std::ssize(pages), actual.data());
+      for (size_t i = 0; i < pages.size(); ++i) {
+        const auto page = static_cast<size_t>(pages[i]);
+        // Volatile values are rounded, and not fused with what follows.
+        const volatile float of_centre = centre_steps[page] * centre_products[page];
+        const volatile float of_best_key = steps[page] * static_cast<float>(maxima[i]);
+        const volatile float score = of_centre + of_best_key;
+        const volatile float expected = std::nearbyint(score * factor);
+        if (page == 13) {
+          EXPECT_TRUE(std::isnan(actual[i]));
+        } else {
+          EXPECT_EQ(actual[i], expected) << simd_level_name(level) << ", page " << page;
+        }
+      }
+    }
+  }
+}
+
+TEST(ScanKernels, MassStepsRoundHalvesToEven) {
+  const std::vector<int32_t> pages = {0, 0, 0, 0}, maxima = {1, 3, 5, -1};
+  const float product = 0, step = 1;
+  for (const SimdLevel level : test::simd_levels()) {
+    std::vector<float> actual(4);
+    scan_kernels(level).mass_steps({.pages = pages.data(),
+                                    .maxima = maxima.data(),
+                                    .centre_products = &product,
+                                    .centre_steps = &step,
+                                    .steps = &step,
+                                    .factor = 0.5F},
+                                   4, actual.data());
+    EXPECT_EQ(actual, (std::vector<float>{0, 2, 2, 0})) << simd_level_name(level);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/sm90/estimation/adaptive/adaptive.h"
 
 #include <algorithm>
+#include <limits>
 #include <numbers>
 #include <numeric>
 #include <vector>
@@ -10,8 +11,10 @@
 #include "kernels/api/estimation_checks.h"
 #include "kernels/cuda/runtime/tensor_map.h"
 #include "kernels/cuda/runtime/upload_pack.h"
+#include "kernels/cuda/sm90/estimation/adaptive/kept_pages.h"
 #include "kernels/cuda/sm90/estimation/adaptive/key_pages.h"
 #include "kernels/cuda/sm90/estimation/adaptive/mass_choice.h"
+#include "kernels/cuda/sm90/estimation/adaptive/page_filter.h"
 #include "kernels/cuda/sm90/estimation/adaptive/page_scan.h"
 #include "kernels/cuda/sm90/estimation/block_lists.h"
 #include "kernels/cuda/sm90/estimation/last_rows.h"
@@ -54,7 +57,7 @@ struct ScanHeads {
 };
 
 // Where the small arrays of a batch begin among those of all batches.
-struct ScanBatch {
+struct BatchArrays {
   size_t first_unit = 0;
   size_t first_kv_head = 0;
   int32_t num_kv_heads = 0;
@@ -84,29 +87,32 @@ class AdaptiveBuilder {
 
   void build() {
     for (size_t number = 0; number < lists_.batches().size(); ++number) {
-      const PageBatch& batch = lists_.batches()[number];
-      if (number == 0 || batch.group != lists_.batches()[number - 1].group) quantise_keys(batch);
-      take_rows(batch);
-      scan(batch, scan_batches_[number]);
-      launch_choose_by_mass({.tiles = lists_.choice_tiles(batch),
-                             .row_tiles = lists_.tiles(batch),
+      const PageBatch& pages = lists_.batches()[number];
+      if (number == 0 || pages.group != lists_.batches()[number - 1].group) quantise_keys(pages);
+      take_rows(pages);
+      const ScanBatch batch = scan_batch(pages, arrays_[number]);
+      launch_kept_pages(batch, keys_, kept_, context_.stream);
+      launch_page_filter(batch, keys_, kept_, filter_maps(batch), scanned_, context_.stream);
+      launch_page_scan(batch, keys_, key_map(), scanned_, masses_, context_.stream);
+      launch_choose_by_mass({.tiles = lists_.choice_tiles(pages),
+                             .row_tiles = batch.tiles,
                              .sample = sample_,
+                             .kept = kept_,
+                             .scanned = scanned_.of_rows,
                              .masses = masses_,
-                             .groups = groups_,
-                             .rules = rules_ + batch.first_head},
+                             .rules = batch.rules},
                             context_.stream);
-      lists_.write(batch);
+      lists_.write(pages);
     }
   }
 
  private:
   static BatchBudget budget(const AdaptiveMemory& memory, const AdaptiveParams& params) {
     const int64_t rows = params.sampled_rows;
-    const int64_t row_bytes =
-        params.kv.head_dim * (sizeof(int8_t) + sizeof(__half)) + sizeof(float) + sizeof(int32_t);
-    // For each row a page's mass and its share of a group, and for all rows together less than a
-    // bit.
-    const int64_t page_bytes = rows + ceil_div(rows * int64_t{sizeof(MassGroup)}, kGroupPages) + 1;
+    const int64_t row_bytes = params.kv.head_dim * (sizeof(int8_t) + sizeof(__half)) +
+                              sizeof(float) + sizeof(int32_t) + sizeof(KeptMass);
+    // For each row a page's mass and two bits, and for all rows together less than a bit.
+    const int64_t page_bytes = rows * int64_t{sizeof(MassSteps)} + ceil_div(rows, 4) + 1;
     return {.bytes = memory.batch_bytes,
             .bytes_per_page = page_bytes,
             .bytes_per_tile = rows * row_bytes};
@@ -119,33 +125,46 @@ class AdaptiveBuilder {
   void allocate() {
     Scratch& scratch = context_.scratch;
     const KvSlab& kv = params_.kv;
-    pages_.num_pages = ceil_div(kv.num_tokens, kPageTokens);
-    const int64_t places = kv_heads_at_once_ * pages_.num_places();
-    pages_.keys =
-        scratch.allocate<int8_t>(kv_heads_at_once_ * pages_.num_pages * kPageTokens * kv.head_dim);
-    pages_.centres = scratch.allocate<__half>(places * kv.head_dim);
-    pages_.steps = scratch.allocate<float>(places);
+    keys_.pages = allocate_moments(ceil_div(kv.num_tokens, kPageTokens));
+    keys_.spans = allocate_moments(whole_spans(keys_.pages.count));
+    keys_.keys =
+        scratch.allocate<int8_t>(kv_heads_at_once_ * keys_.pages.count * kPageTokens * kv.head_dim);
 
     const int64_t max_rows = lists_.max_over_batches(num_lists) * sample_.count;
     rows_ = {.rows = scratch.allocate<int32_t>(max_rows),
              .quantised = scratch.allocate<int8_t>(max_rows * kv.head_dim),
-             .half = scratch.allocate<__half>(max_rows * kv.head_dim),
+             .squares = scratch.allocate<__half>(max_rows * kv.head_dim),
              .steps = scratch.allocate<float>(max_rows)};
+    kept_ = scratch.allocate<KeptMass>(max_rows);
     const int64_t max_masses = lists_.max_over_batches([&](const PageBatch& b) {
       return num_lists(b) * b.page_stride;
     }) * sample_.count;
-    masses_ = scratch.allocate<uint8_t>(max_masses);
-    groups_ = scratch.allocate<MassGroup>(max_masses / kGroupPages);
+    masses_ = scratch.allocate<MassSteps>(max_masses);
+    scanned_.of_rows = scratch.allocate<uint64_t>(max_masses / kGroupPages);
+    scanned_.of_units = scratch.allocate<uint64_t>(lists_.max_over_batches([&](const PageBatch& b) {
+      const int64_t units = ceil_div(b.num_tiles * sample_.count, int64_t{kUnitRows});
+      return static_cast<int64_t>(b.num_heads) * units * b.page_stride;
+    }));
+  }
+
+  KeyMoments allocate_moments(int64_t count) const {
+    KeyMoments moments = {.count = count};
+    const int64_t places = kv_heads_at_once_ * moments.num_places();
+    if (places == 0) return moments;
+    moments.centres = context_.scratch.allocate<int8_t>(places * params_.kv.head_dim);
+    moments.spreads = context_.scratch.allocate<__half>(places * params_.kv.head_dim);
+    moments.steps = context_.scratch.allocate<VectorSteps>(places);
+    return moments;
   }
 
   void upload() {
-    std::vector<int32_t> unit_pages;
+    std::vector<UnitPages> units;
     std::vector<HeadsOfKv> kv_heads;
     for (const PageBatch& batch : lists_.batches()) {
-      ScanBatch& scan = scan_batches_.emplace_back();
-      scan.first_unit = unit_pages.size();
+      BatchArrays& scan = arrays_.emplace_back();
+      scan.first_unit = units.size();
       scan.first_kv_head = kv_heads.size();
-      add_units(batch, unit_pages);
+      add_units(batch, units);
       add_kv_heads(batch, kv_heads);
       for (size_t i = scan.first_kv_head; i < kv_heads.size(); ++i) {
         scan.max_heads = std::max(scan.max_heads, kv_heads[i].num_heads);
@@ -153,24 +172,26 @@ class AdaptiveBuilder {
       }
     }
     UploadPack pack;
-    const auto unit_pages_at = pack.add(std::span(unit_pages));
+    const auto units_at = pack.add(std::span(units));
     const auto kv_heads_at = pack.add(std::span(kv_heads));
     const auto rules_at = pack.add(std::span(heads_.rules));
     pack.send(context_.scratch);
-    unit_pages_ = pack[unit_pages_at];
+    units_ = pack[units_at];
     kv_heads_ = pack[kv_heads_at];
     rules_ = pack[rules_at];
   }
 
-  // Adds, for each unit of rows, the most pages that one of its rows may see.
-  void add_units(const PageBatch& batch, std::vector<int32_t>& unit_pages) const {
+  void add_units(const PageBatch& batch, std::vector<UnitPages>& units) const {
     const auto tile_pages = lists_.tile_pages(batch);
     const int64_t num_rows = batch.num_tiles * sample_.count;
-    const size_t first = unit_pages.size();
-    unit_pages.resize(first + static_cast<size_t>(ceil_div(num_rows, int64_t{kUnitRows})));
+    const size_t first = units.size();
+    units.resize(first + static_cast<size_t>(ceil_div(num_rows, int64_t{kUnitRows})),
+                 {.fewest = std::numeric_limits<int32_t>::max()});
     for (int32_t row = 0; row < num_rows; ++row) {
-      int32_t& pages = unit_pages[first + static_cast<size_t>(row / kUnitRows)];
-      pages = std::max(pages, tile_pages[static_cast<size_t>(sample_.tile(row))]);
+      UnitPages& unit = units[first + static_cast<size_t>(row / kUnitRows)];
+      const int32_t pages = tile_pages[static_cast<size_t>(sample_.tile(row))];
+      unit.fewest = std::min(unit.fewest, pages);
+      unit.most = std::max(unit.most, pages);
     }
   }
 
@@ -192,7 +213,7 @@ class AdaptiveBuilder {
   void quantise_keys(const PageBatch& batch) {
     const int32_t first = heads_.first_kv_heads[batch.group];
     const int32_t last = heads_.kv_head(batch.first_head + heads_.chunk_sizes[batch.group] - 1);
-    launch_key_pages(params_.kv, first, last - first + 1, pages_, context_.stream);
+    launch_key_pages(params_.kv, first, last - first + 1, keys_, context_.stream);
   }
 
   void take_rows(const PageBatch& batch) {
@@ -208,31 +229,39 @@ class AdaptiveBuilder {
                         rows_, context_.stream);
   }
 
-  void scan(const PageBatch& batch, const ScanBatch& scan) {
-    const PageScanArguments arguments = {
-        .rows = rows_,
-        .tiles = lists_.tiles(batch),
-        .num_tiles = batch.num_tiles,
-        .sample = sample_,
-        .num_heads = static_cast<int32_t>(batch.num_heads),
-        .head_dim = params_.kv.head_dim,
-        .kv_heads = kv_heads_ + scan.first_kv_head,
-        .num_kv_heads = scan.num_kv_heads,
-        .max_heads = scan.max_heads,
-        .unit_pages = unit_pages_ + scan.first_unit,
-        .page_steps = pages_.steps,
-        .num_places = pages_.num_places(),
-        .scale_log2 = params_.scale * std::numbers::log2e_v<float>,
-        .page_stride = batch.page_stride,
-        .masses = masses_,
-        .groups = groups_,
-    };
-    const PageScanMaps maps = {
-        .keys = int8_key_tensor_map(pages_.keys, kv_heads_at_once_, pages_.num_pages * kPageTokens,
-                                    params_.kv.head_dim, kScanBoxKeys),
-        .centres = half_map(pages_.centres, kv_heads_at_once_, pages_.num_places()),
-        .rows = half_map(rows_.half, arguments.num_heads, arguments.num_rows())};
-    launch_page_scan(arguments, maps, context_.stream);
+  ScanBatch scan_batch(const PageBatch& pages, const BatchArrays& arrays) const {
+    return {.rows = rows_,
+            .tiles = lists_.tiles(pages),
+            .num_tiles = pages.num_tiles,
+            .sample = sample_,
+            .num_heads = static_cast<int32_t>(pages.num_heads),
+            .head_dim = params_.kv.head_dim,
+            .kv_heads = kv_heads_ + arrays.first_kv_head,
+            .num_kv_heads = arrays.num_kv_heads,
+            .max_heads = arrays.max_heads,
+            .units = units_ + arrays.first_unit,
+            .rules = rules_ + pages.first_head,
+            .scale_log2 = params_.scale * std::numbers::log2e_v<float>,
+            .page_stride = pages.page_stride};
+  }
+
+  CUtensorMap key_map() const {
+    return int8_key_tensor_map(keys_.keys, kv_heads_at_once_, keys_.pages.count * kPageTokens,
+                               params_.kv.head_dim, kPageTokens);
+  }
+
+  PageFilterMaps filter_maps(const ScanBatch& batch) const {
+    const auto pages = moment_maps(keys_.pages);
+    return {.pages = pages,
+            .spans = keys_.spans.count > 0 ? moment_maps(keys_.spans) : pages,
+            .squares = half_map(rows_.squares, batch.num_heads, batch.num_rows())};
+  }
+
+  MomentMaps moment_maps(const KeyMoments& moments) const {
+    const int64_t places = moments.num_places();
+    return {.centres = int8_key_tensor_map(moments.centres, kv_heads_at_once_, places,
+                                           params_.kv.head_dim, kGroupPages),
+            .spreads = half_map(moments.spreads, kv_heads_at_once_, places)};
   }
 
   // Like the keys of a slab, in boxes of 64: the copy engine moves 2-byte elements, whatever their
@@ -253,16 +282,17 @@ class AdaptiveBuilder {
   int32_t kv_heads_at_once_;
   RowSample sample_;
   PageLists lists_;
-  std::vector<ScanBatch> scan_batches_;
+  std::vector<BatchArrays> arrays_;
 
   // Device memory.
-  KeyPages pages_;
+  KeyPages keys_;
   SampledRows rows_;
-  const int32_t* unit_pages_ = nullptr;
+  const UnitPages* units_ = nullptr;
   const HeadsOfKv* kv_heads_ = nullptr;
   const AdaptiveRule* rules_ = nullptr;
-  uint8_t* masses_ = nullptr;
-  MassGroup* groups_ = nullptr;
+  KeptMass* kept_ = nullptr;
+  ScannedPages scanned_;
+  MassSteps* masses_ = nullptr;
 };
 
 void list_everything(const AdaptiveParams& params, Context& context) {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp per row. The sums of the groups say how much mass the row needs besides the pages that
-// its tile keeps. Most rows of most heads need nothing, and their masses are not read.
-//
-// For the others: masses have 255 values, so a histogram of the pages that may count, summed from
-// the top, says where the target is reached. A second pass takes the pages above that value, and
-// the first of those at it. Groups of pages whose largest mass is negligible are not read.
+// One warp per row. Masses are steps below the row's largest, of which 254 count, so a histogram of the scanned pages
+// says how much mass they hold and, summed from the top, where the target is reached. A last pass takes the pages
+// above that value, and the first of those at it. Groups of pages of which none is scanned are not read.
 #include "kernels/cuda/sm90/estimation/adaptive/mass_choice.h"
 
 #include <cmath>
@@ -23,10 +20,9 @@ constexpr int kBlocks = 3;
 constexpr int kValues = 256;
 constexpr int kValuesPerLane = kValues / kWarp;
 static_assert(kValuesPerLane == kMassStepsPerOctave);  // one octave per lane
-static_assert(kLargestMass == kValues - 2);
-constexpr int kLaneBytes = 16;  // masses that a lane reads at once
-constexpr int kGroupLanes = kGroupPages / kLaneBytes;
-constexpr int kGroupsAtOnce = kWarp / kGroupLanes;
+// A mass this many steps below the row's largest, or more, counts as none.
+constexpr int32_t kLargestValue = kValues - 2;
+static_assert(kGroupPages == 64);
 
 // 2^(-step / kMassStepsPerOctave).
 __constant__ const float kStepMass[kMassStepsPerOctave] = {
@@ -35,15 +31,9 @@ __constant__ const float kStepMass[kMassStepsPerOctave] = {
 };
 
 // How far kept pages may outweigh the others: more would not fit a float, nor change a choice.
-constexpr int32_t kMaxSteps = 100 * kMassStepsPerOctave;
+constexpr float kMaxSteps = 100 * kMassStepsPerOctave;
 
-// A group that may count.
-struct ActiveGroup {
-  uint16_t number;
-  uint16_t shift;  // by which its masses are smaller in units of the row's largest
-};
-
-// Memory of one warp; as many active groups as a row has groups follow it.
+// Memory of one warp; as many numbers of groups as a row has groups follow it.
 struct RowMemory {
   // Value v is at v + 1, so that the eight values of an octave are 32 aligned bytes, the lowest
   // first.
@@ -51,23 +41,6 @@ struct RowMemory {
 
   __device__ uint32_t& pages_at(int32_t value) { return histogram[value + 1]; }
 };
-
-// Bit i: byte i of the words is at least `min_value`, which is at most 255.
-__device__ uint32_t bits_from(const uint32_t (&words)[4], uint32_t min_value) {
-  const uint32_t carry = (256 - min_value) * 0x00010001U;  // into the bit above
-  // For each word, its lower two bytes next to each other and its upper two 16 bits above them.
-  uint32_t pairs = 0;
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    const uint32_t even = (words[w] & 0x00FF00FFU) + carry;
-    const uint32_t odd = (words[w] >> 8 & 0x00FF00FFU) + carry;
-    pairs |=
-        (even >> (8 - 2 * w) & 0x00010001U << 2 * w) | (odd >> (7 - 2 * w) & 0x00020002U << 2 * w);
-  }
-  pairs = (pairs | pairs << 4) & 0x0F0F0F0FU;
-  pairs = (pairs | pairs << 2) & 0x33333333U;
-  return (pairs | pairs >> 14) & 0xFFFFU;
-}
 
 // Where a row reaches its target: all pages above `value`, and the first `count` of those at it.
 struct Threshold {
@@ -78,31 +51,32 @@ struct Threshold {
 
 class RowChoice {
  public:
-  __device__ RowChoice(ChosenPages& chosen, RowMemory& memory, ActiveGroup* active,
-                       int32_t num_pages)
+  __device__ RowChoice(ChosenPages& chosen, RowMemory& memory, uint16_t* active, int32_t num_pages)
       : chosen_(chosen),
         memory_(memory),
         active_(active),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
-        num_pages_(num_pages),
         num_groups_((num_pages + kGroupPages - 1) / kGroupPages) {}
 
   // Adds the fewest pages that have the mass that the rule wants besides the kept ones.
-  __device__ void cover(const uint8_t* masses, const MassGroup* groups, const AdaptiveRule& rule) {
-    masses_ = reinterpret_cast<const uint4*>(masses) + lane_ % kGroupLanes;
-    groups_ = groups;
-    if (!find_exponents()) return chosen_.add_all(lane_, kWarp);
-    const RowSums sums = add_groups();
+  __device__ void cover(const MassSteps* masses, const uint64_t* scanned, const KeptMass& kept,
+                        const AdaptiveRule& rule) {
+    masses_ = masses;
+    scanned_ = scanned;
+    if (isnan(kept.sum)) return chosen_.add_all(lane_, kWarp);
+    if (!find_groups()) return;
+    find_largest();
+    if (largest_ == kNotANumber) return chosen_.add_all(lane_, kWarp);
+    count_values();
+    const auto kept_steps = fminf(kept.steps - static_cast<float>(largest_), kMaxSteps);
+    const RowSums sums = {.far = sum_of_far(), .kept = kept.sum * two_to(kept_steps)};
     const float target = fmaxf(fminf(rule.gamma * sums.far, sums.far_for(rule.enough)),
                                sums.far_for(rule.min_recall));
-    if (target <= 0) return;
-    find_groups(find_min_value(sums.far - target));
-    count_values();
-    take(find_threshold(target));
+    if (target > 0) take(find_threshold(target));
   }
 
  private:
-  // In units of the largest mass of a page that is not kept, like all masses below.
+  // In units of the largest mass of a far page, like all masses below.
   struct RowSums {
     float far;
     float kept;
@@ -111,128 +85,122 @@ class RowChoice {
     __device__ float far_for(float share) const { return share * far - (1 - share) * kept; }
   };
 
-  // Finds the exponents of the row's largest masses; false if a mass is NaN.
-  __device__ bool find_exponents() {
-    int32_t largest = groups_[0].exponent;
-    int32_t kept = groups_[0].kept_exponent;
-#pragma unroll 1
-    for (int32_t g = lane_; g < num_groups_; g += kWarp) {
-      largest = max(largest, groups_[g].exponent);
-      kept = max(kept, groups_[g].kept_exponent);
-    }
-    exponent_ = __reduce_max_sync(~0U, largest);
-    kept_exponent_ = __reduce_max_sync(~0U, kept);
-    return exponent_ != kNoNumber;
+  __device__ static float two_to(float steps) {
+    return ptx::exp2_approx(steps * (1.0F / kMassStepsPerOctave));
   }
 
-  __device__ RowSums add_groups() const {
-    RowSums sums = {};
-#pragma unroll 1
-    for (int32_t g = lane_; g < num_groups_; g += kWarp) {
-      const MassGroup group = groups_[g];
-      sums.far += group.far * two_to(group.exponent - exponent_);
-      sums.kept += group.kept * two_to(group.kept_exponent - kept_exponent_);
-    }
-#pragma unroll
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      sums.far += __shfl_xor_sync(~0U, sums.far, distance);
-      sums.kept += __shfl_xor_sync(~0U, sums.kept, distance);
-    }
-    sums.kept *= two_to(min(kept_exponent_ - exponent_, kMaxSteps));
-    return sums;
-  }
-
-  __device__ static float two_to(int32_t steps) {
-    return ptx::exp2_approx(static_cast<float>(steps) * (1.0F / kMassStepsPerOctave));
-  }
-
-  // The smallest mass that may count: even if all pages had less than this, they could all be left
-  // out.
-  __device__ int32_t find_min_value(float left_out) const {
-    const float negligible = __fdividef(fmaxf(left_out, 0.0F), static_cast<float>(num_pages_));
-    const float steps = floorf(kMassStepsPerOctave * __log2f(negligible));
-    return max(static_cast<int32_t>(kLargestMass + fmaxf(steps, -kLargestMass)), 1);
-  }
-
-  // Finds the groups that have masses of at least `min_value`, in order.
-  __device__ void find_groups(int32_t min_value) {
-    min_value_ = min_value;
+  // Finds the groups of which pages were scanned, in order; false if there is none.
+  __device__ bool find_groups() {
     num_active_ = 0;
 #pragma unroll 1
     for (int32_t first = 0; first < num_groups_; first += kWarp) {
       const int32_t group = first + lane_;
-      const int32_t shift =
-          group < num_groups_ ? exponent_ - groups_[group].exponent : kLargestMass;
-      const bool is_active = kLargestMass - shift >= min_value;
+      const bool is_active = group < num_groups_ && scanned_[group] != 0;
       const uint32_t ballot = __ballot_sync(~0U, is_active);
       if (is_active) {
-        active_[num_active_ + __popc(ballot & ((1U << lane_) - 1))] = {
-            .number = static_cast<uint16_t>(group), .shift = static_cast<uint16_t>(shift)};
+        active_[num_active_ + __popc(ballot & ((1U << lane_) - 1))] = static_cast<uint16_t>(group);
       }
       num_active_ += __popc(ballot);
     }
     __syncwarp();
+    return num_active_ > 0;
   }
 
-  // Calls use(masses, group) for kGroupsAtOnce groups at a time, with 16 masses of this lane.
-  template <typename Use>
-  __device__ void for_each_mass(const Use& use) {
-#pragma unroll 1
-    for (int32_t first = 0; first < num_active_; first += kGroupsAtOnce) {
-      const int32_t i = first + lane_ / kGroupLanes;
-      ActiveGroup group = {};
-      uint4 masses = {};
-      if (i < num_active_) {
-        group = active_[i];
-        masses = masses_[group.number * kGroupLanes];
+  // The scanned pages of a group, for one lane.
+  struct Group {
+    uint64_t pages = 0;
+    const MassSteps* masses = nullptr;
+    int32_t first_page = 0;
+
+    // Calls use(page within the group, steps).
+    template <typename Use>
+    __device__ void for_each_page(const Use& use) const {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        for (auto left = static_cast<uint32_t>(pages >> 32 * half); left != 0; left &= left - 1) {
+          const int page = 32 * half + __ffs(static_cast<int>(left)) - 1;
+          use(page, int32_t{masses[page]});
+        }
       }
-      const uint32_t words[4] = {masses.x, masses.y, masses.z, masses.w};
-      use(words, group);
+    }
+  };
+
+  // Calls use(group) with a group for each lane, in order; the last ones have no pages. Lanes call it together.
+  template <typename Use>
+  __device__ void for_each_group(const Use& use) {
+#pragma unroll 1
+    for (int32_t first = 0; first < num_active_; first += kWarp) {
+      Group group;
+      if (first + lane_ < num_active_) {
+        const int32_t number = active_[first + lane_];
+        group = {.pages = scanned_[number],
+                 .masses = masses_ + number * kGroupPages,
+                 .first_page = number * kGroupPages};
+      }
+      use(group);
     }
   }
 
-  __device__ int32_t first_page(int32_t group) const {
-    return group * kGroupPages + lane_ % kGroupLanes * kLaneBytes;
+  __device__ void find_largest() {
+    int32_t largest = -kLargestSteps;
+    for_each_group([&](const Group& group) {
+      group.for_each_page([&](int, int32_t steps) { largest = max(largest, steps); });
+    });
+    largest_ = __reduce_max_sync(~0U, largest);
   }
 
-  // Masses that do not count are counted at the value below min_value_, which is cleared
-  // afterwards: a branch for each mass would cost more.
+  __device__ int32_t value_of(int32_t steps) const {
+    return steps - largest_ + kLargestValue;
+  }
+
   __device__ void count_values() {
     auto* vectors = reinterpret_cast<uint4*>(memory_.histogram);
     vectors[lane_] = vectors[lane_ + kWarp] = {};
     __syncwarp();
-    for_each_mass([&](const uint32_t(&words)[4], ActiveGroup group) {
-      const int32_t shift = group.shift;
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-#pragma unroll
-        for (int byte = 0; byte < 4; ++byte) {
-          const auto mass = static_cast<int32_t>(words[w] >> 8 * byte & 0xFF);
-          atomicAdd(&memory_.pages_at(max(mass - shift, min_value_ - 1)), 1U);
-        }
-      }
+    for_each_group([&](const Group& group) {
+      group.for_each_page([&](int, int32_t steps) {
+        const int32_t value = value_of(steps);
+        if (value > 0) atomicAdd(&memory_.pages_at(value), 1U);
+      });
     });
-    __syncwarp();
-    if (lane_ == 0) memory_.pages_at(min_value_ - 1) = 0;
     __syncwarp();
   }
 
-  // One octave per lane, from the top.
-  __device__ Threshold find_threshold(float target) {
-    const float octave = __int_as_float((127 - lane_) << 23);  // 2^-lane
-    const int32_t top = kLargestMass - lane_ * kValuesPerLane;
+  // The counts of an octave, one per lane from the top, the largest value first.
+  __device__ void load_counts(uint32_t (&counts)[kValuesPerLane]) const {
     const auto* vectors = reinterpret_cast<const uint4*>(memory_.histogram);
-    const uint4 upper_half = vectors[2 * (kWarp - 1 - lane_) + 1];
-    const uint4 lower_half = vectors[2 * (kWarp - 1 - lane_)];
-    const uint32_t counts[kValuesPerLane] = {upper_half.w, upper_half.z, upper_half.y,
-                                             upper_half.x, lower_half.w, lower_half.z,
-                                             lower_half.y, lower_half.x};
-    float own = 0;
+    const uint4 upper = vectors[2 * (kWarp - 1 - lane_) + 1];
+    const uint4 lower = vectors[2 * (kWarp - 1 - lane_)];
+    counts[0] = upper.w, counts[1] = upper.z, counts[2] = upper.y, counts[3] = upper.x;
+    counts[4] = lower.w, counts[5] = lower.z, counts[6] = lower.y, counts[7] = lower.x;
+  }
+
+  // The mass of the lane's octave.
+  __device__ float mass_of(const uint32_t (&counts)[kValuesPerLane]) const {
+    float mass = 0;
 #pragma unroll
     for (int step = 0; step < kValuesPerLane; ++step) {
-      own += static_cast<float>(counts[step]) * kStepMass[step];
+      mass += static_cast<float>(counts[step]) * kStepMass[step];
     }
-    float with = own * octave;
+    return mass * __int_as_float((127 - lane_) << 23);  // times 2^-lane
+  }
+
+  __device__ float sum_of_far() const {
+    uint32_t counts[kValuesPerLane];
+    load_counts(counts);
+    float sum = mass_of(counts);
+#pragma unroll
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      sum += __shfl_xor_sync(~0U, sum, distance);
+    }
+    return sum;
+  }
+
+  __device__ Threshold find_threshold(float target) const {
+    const int32_t top = kLargestValue - lane_ * kValuesPerLane;
+    uint32_t counts[kValuesPerLane];
+    load_counts(counts);
+    float with = mass_of(counts);
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const float other = __shfl_up_sync(~0U, with, distance);
@@ -242,7 +210,7 @@ class RowChoice {
     const float before = lane_ == 0 ? 0.0F : upper;
     const uint32_t reached = __ballot_sync(~0U, with >= target);
     // Rounding may keep the sum below the target; then all pages that count are taken.
-    if (reached == 0) return {.value = min_value_, .count = num_pages_, .takes_all = true};
+    if (reached == 0) return {.value = 1, .count = 0, .takes_all = true};
     const int lane = __ffs(static_cast<int>(reached)) - 1;
 
     // In units of the octave; goes down step by step until one has what is left.
@@ -267,26 +235,25 @@ class RowChoice {
 
   __device__ void take(const Threshold& threshold) {
     int32_t left = threshold.count;
-    for_each_mass([&](const uint32_t(&words)[4], ActiveGroup group) {
-      const int32_t value = threshold.value + group.shift;
-      uint32_t pages = pages_from(words, threshold.takes_all ? value : value + 1);
-      if (!threshold.takes_all && left > 0) {
-        pages |= first_of(pages_from(words, value) & ~pages, left);
-      }
-      const uint32_t upper = __shfl_down_sync(~0U, pages, 1);
-      if (lane_ % 2 == 0) chosen_.add_word(first_page(group.number) / 32, pages | upper << 16);
+    for_each_group([&](const Group& group) {
+      uint64_t above = 0;
+      uint64_t at = 0;
+      group.for_each_page([&](int page, int32_t steps) {
+        const int32_t value = value_of(steps);
+        above |= uint64_t{value > threshold.value} << page;
+        at |= uint64_t{value == threshold.value} << page;
+      });
+      above |= threshold.takes_all ? at : first_of(at, left);
+      chosen_.add_word(group.first_page / 32, static_cast<uint32_t>(above));
+      chosen_.add_word(group.first_page / 32 + 1, static_cast<uint32_t>(above >> 32));
     });
   }
 
-  // Bit i: mass i is at least `min_value`. No mass exceeds kLargestMass.
-  __device__ static uint32_t pages_from(const uint32_t (&words)[4], int32_t min_value) {
-    return bits_from(words, static_cast<uint32_t>(min(min_value, kLargestMass + 1)));
-  }
-
   // The first `left` of the warp's bits, lane by lane; reduces `left` by their number.
-  __device__ uint32_t first_of(uint32_t bits, int32_t& left) const {
-    if (!__any_sync(~0U, bits != 0)) return 0;
-    int32_t before = __popc(bits);
+  __device__ uint64_t first_of(uint64_t bits, int32_t& left) const {
+    if (left <= 0 || !__any_sync(~0U, bits != 0)) return 0;
+    const int32_t count = __popcll(bits);
+    int32_t before = count;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const int32_t other = __shfl_up_sync(~0U, before, distance);
@@ -294,7 +261,7 @@ class RowChoice {
     }
     const int32_t total = __shfl_sync(~0U, before, kWarp - 1);
     for (int32_t excess = before - left; excess > 0 && bits != 0; --excess) {
-      bits &= ~(0x80000000U >> __clz(static_cast<int>(bits)));
+      bits &= ~(uint64_t{1} << (63 - __clzll(static_cast<int64_t>(bits))));
     }
     left = max(left - total, 0);
     return bits;
@@ -302,15 +269,12 @@ class RowChoice {
 
   ChosenPages& chosen_;
   RowMemory& memory_;
-  ActiveGroup* active_;
+  uint16_t* active_;
   int lane_;
-  int32_t num_pages_;
   int32_t num_groups_;
-  const uint4* masses_ = nullptr;  // of this lane, in each group
-  const MassGroup* groups_ = nullptr;
-  int32_t exponent_ = 0;
-  int32_t kept_exponent_ = 0;
-  int32_t min_value_ = 0;
+  const MassSteps* masses_ = nullptr;  // by page, where scanned
+  const uint64_t* scanned_ = nullptr;  // by group, a bit for each page
+  int32_t largest_ = 0;
   int32_t num_active_ = 0;
 };
 
@@ -324,7 +288,7 @@ struct ChoiceLayout {
 
   __host__ __device__ int64_t first_row() const { return (words * 4 + 15) / 16 * 16; }
   __host__ __device__ int64_t row_bytes() const {
-    return (static_cast<int64_t>(sizeof(RowMemory) + groups * sizeof(ActiveGroup)) + 15) / 16 * 16;
+    return (static_cast<int64_t>(sizeof(RowMemory) + groups * sizeof(uint16_t)) + 15) / 16 * 16;
   }
   __host__ __device__ int64_t bytes(int64_t num_warps) const {
     return first_row() + num_warps * row_bytes();
@@ -349,18 +313,16 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocks)
   const int num_warps = static_cast<int>(blockDim.x) / kWarp;
   std::byte* memory = choice_memory + layout.first_row() + warp * layout.row_bytes();
   RowChoice row(chosen, *reinterpret_cast<RowMemory*>(memory),
-                reinterpret_cast<ActiveGroup*>(memory + sizeof(RowMemory)), num_pages);
+                reinterpret_cast<uint16_t*>(memory + sizeof(RowMemory)), num_pages);
   const int32_t num_rows =
       arguments.sample.rows_in(static_cast<int32_t>(arguments.row_tiles[tile].num_rows));
   const AdaptiveRule rule = arguments.rules[head];
   const int64_t first_row = (head * tiles.num_tiles + tile) * tiles.rows_per_tile;
-  const uint8_t* masses = arguments.masses + first_row * tiles.page_stride;
-  const MassGroup* groups = arguments.groups + first_row * layout.groups;
-  const auto row_masses = static_cast<int32_t>(tiles.page_stride);
-  const auto row_groups = static_cast<int32_t>(layout.groups);
 #pragma unroll 1
   for (int32_t r = warp; r < num_rows; r += num_warps) {
-    row.cover(masses + r * row_masses, groups + r * row_groups, rule);
+    row.cover(arguments.masses + (first_row + r) * tiles.page_stride,
+              arguments.scanned + (first_row + r) * layout.groups, arguments.kept[first_row + r],
+              rule);
   }
   if (threadIdx.x == 0) {
     chosen.add(0);
@@ -375,7 +337,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocks)
 void launch_choose_by_mass(const MassChoiceArguments& arguments, cudaStream_t stream) {
   const ChoiceTiles& tiles = arguments.tiles;
   const dim3 grid(static_cast<unsigned>(tiles.num_tiles), static_cast<unsigned>(tiles.num_heads));
-  const int num_warps = tiles.rows_per_tile < kMaxWarps ? tiles.rows_per_tile : kMaxWarps;
+  const int rounds = (tiles.rows_per_tile + kMaxWarps - 1) / kMaxWarps;
+  const int num_warps = (tiles.rows_per_tile + rounds - 1) / rounds;
   const auto bytes = static_cast<int>(ChoiceLayout(tiles.page_stride).bytes(num_warps));
   MR_CUDA_CHECK(
       cudaFuncSetAttribute(mass_choice_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));

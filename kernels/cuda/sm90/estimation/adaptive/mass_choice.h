@@ -16,8 +16,10 @@ struct MassChoiceArguments {
   ChoiceTiles tiles;                   // rows_per_tile is sample.count
   const RowTile* row_tiles = nullptr;  // [num_tiles]; a short one lacks the last of its samples
   RowSample sample;
-  const uint8_t* masses = nullptr;      // [num_heads, num_tiles, rows_per_tile, page_stride]
-  const MassGroup* groups = nullptr;    // [..., page_stride / kGroupPages]
+  const KeptMass* kept = nullptr;     // [num_heads, num_tiles, rows_per_tile]
+  const uint64_t* scanned = nullptr;  // ScannedPages::of_rows
+  const MassSteps* masses =
+      nullptr;  // [num_heads, num_tiles, rows_per_tile, page_stride] where scanned
   const AdaptiveRule* rules = nullptr;  // [num_heads]
 };
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The result of a scan: the masses of a row's pages, as logarithms of one byte, for one group of
-// pages at a time. The masses of a row span more than the range of a float, and its largest is
-// known only at the end, so they are relative to the largest of their group. That depends only on
-// the row and on the pages it may see, so ranks that own other tiles get the same bits.
+// Masses of pages for sampled rows as the kernels of the adaptive pattern hand them on: logarithms in whole steps
+// (AdaptiveParams), kMassStepsPerOctave to an octave. They depend only on the row and on the page, so ranks that own
+// other tiles get the same bits.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +11,44 @@
 
 namespace millrace::kernels::cuda {
 
-// There are kMassStepsPerOctave steps to an octave; the largest mass of a group is kLargestMass,
-// and 0 is no mass. A mass of 2^-31 of its group's largest, or less, counts as none.
-inline constexpr int kLargestMass = 254;  // even: page_scan.cu rounds halves to even
+// Steps are clamped to +-kLargestSteps, 4,000 octaves. kNotANumber stands for a mass that is NaN.
+using MassSteps = int16_t;
+inline constexpr int32_t kLargestSteps = 32000;
+inline constexpr MassSteps kNotANumber = 32767;
 
-// The masses of a row in one group of pages. Pages that the tile keeps anyway (AdaptiveParams) are
-// summed separately, so that they do not drown the others, and their bytes are 0.
-struct alignas(16) MassGroup {
-  int32_t exponent = 0;       // of kLargestMass, in steps; kNoNumber if a mass is NaN
-  float far = 0;              // sum over the pages that are not kept, in units of the largest
-  int32_t kept_exponent = 0;  // of the largest mass of a kept page; very low if there is none
-  float kept = 0;             // sum over the kept pages, in units of that mass
+// The mass of a row's kept pages: `sum` in units of 2^(steps / kMassStepsPerOctave), the largest of them. NaN if one
+// is.
+struct KeptMass {
+  float steps = 0;
+  float sum = 0;
 };
-inline constexpr int32_t kNoNumber = 0x7FFFFFFF;
 
-// Whether a tile with `causal_pages` pages keeps this one: the first, the diagonal and the one
-// before it.
+// Pages that are scanned for sampled rows, as bits: by unit of kUnitRows rows, a bit for each row; and by row, a bit
+// for each page of a group. Device memory.
+struct ScannedPages {
+  uint64_t* of_units = nullptr;  // [num_heads, num_units, page_stride]
+  uint64_t* of_rows = nullptr;   // [num_heads, num_rows, page_stride / kGroupPages]
+};
+
+#ifdef __CUDACC__
+// Steps of scale8 (row_step (C_P centre + t_P largest)), rounded as every device rounds them.
+__device__ inline MassSteps mass_steps(float row_scale8, float centre_step, int32_t centre,
+                                       float key_step, int32_t largest) {
+  const float score = __fadd_rn(__fmul_rn(centre_step, static_cast<float>(centre)),
+                                __fmul_rn(key_step, static_cast<float>(largest)));
+  const float steps = rintf(__fmul_rn(score, row_scale8));
+  constexpr auto kBound = static_cast<float>(kLargestSteps);
+  return isnan(steps) ? kNotANumber : static_cast<MassSteps>(fminf(fmaxf(steps, -kBound), kBound));
+}
+#endif
+
+// The far pages of a row that sees `causal_pages`: [1, far_end()).
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-    inline constexpr bool
-    is_kept(int32_t page, int32_t causal_pages) {
-  return page == 0 || page >= causal_pages - 2;
+    inline constexpr int32_t
+    far_end(int32_t causal_pages) {
+  return causal_pages - 2;
 }
 
 }  // namespace millrace::kernels::cuda

@@ -24,7 +24,6 @@ inline constexpr int kBlocks = kHeadDim == 256 ? 4 : 8;
 constexpr int kRows = static_cast<int>(kTileRows);
 constexpr int kWarpRows = kRows / kWarps;
 static_assert(kWarpRows == 16 && kRows == 2 * kWarp);
-constexpr float kLargestHalf = 65504.0F;
 
 // The columns of a row of Q that a thread has.
 template <typename Element, int kHeadDim>
@@ -207,17 +206,27 @@ __device__ void write_sample(const Columns<Element, kHeadDim>& columns, int32_t 
   largest = largest_of_warp(largest);
   const Int8Steps steps(largest);
 
-  auto* halves = reinterpret_cast<__half2*>(out.half + out_row * kHeadDim + column);
-#pragma unroll
-  for (int c = 0; c < kColumns; c += 2) {
-    halves[c / 2] = __floats2half2_rn(values[c], values[c + 1]);
-  }
   int32_t bytes[kColumns];
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) bytes[c] = steps(values[c]);
-  store_bytes(bytes, out.quantised + out_row * kHeadDim + column);
+  auto* squares = reinterpret_cast<__half2*>(out.squares + out_row * kHeadDim + column);
+#pragma unroll
+  for (int c = 0; c < kColumns; c += 2) {
+    squares[c / 2] = __floats2half2_rn(static_cast<float>(bytes[c] * bytes[c]),
+                                       static_cast<float>(bytes[c + 1] * bytes[c + 1]));
+  }
+  int8_t* row = out.quantised + out_row * kHeadDim;
+  if constexpr (kColumns == 2) {
+    store_bytes(bytes, row + row_place<kHeadDim>(column / 4) + column % 4);
+  } else {
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 4) {
+      *reinterpret_cast<uint32_t*>(row + row_place<kHeadDim>((column + c) / 4)) =
+          four_bytes(bytes[c], bytes[c + 1], bytes[c + 2], bytes[c + 3]);
+    }
+  }
   if (column != 0) return;
-  out.steps[out_row] = largest <= kLargestHalf ? steps.step() : NAN;
+  out.steps[out_row] = steps.step();
   out.rows[out_row] = number;
 }
 
