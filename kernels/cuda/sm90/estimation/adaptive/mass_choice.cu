@@ -15,14 +15,16 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kMaxWarps = 16;
-// Blocks per multiprocessor, which leaves 42 registers per thread.
-constexpr int kBlocks = 3;
+// Blocks per multiprocessor, which leaves 64 registers per thread.
+constexpr int kBlocks = 2;
 constexpr int kValues = 256;
 constexpr int kValuesPerLane = kValues / kWarp;
 static_assert(kValuesPerLane == kMassStepsPerOctave);  // one octave per lane
 // A mass this many steps below the row's largest, or more, counts as none.
 constexpr int32_t kLargestValue = kValues - 2;
-static_assert(kGroupPages == 64);
+constexpr int kLanePages = 16;  // masses that a lane reads at once
+constexpr int kGroupLanes = kGroupPages / kLanePages;
+constexpr int kGroupsAtOnce = kWarp / kGroupLanes;
 
 // 2^(-step / kMassStepsPerOctave).
 __constant__ const float kStepMass[kMassStepsPerOctave] = {
@@ -106,45 +108,42 @@ class RowChoice {
     return num_active_ > 0;
   }
 
-  // The scanned pages of a group, for one lane.
-  struct Group {
-    uint64_t pages = 0;
-    const MassSteps* masses = nullptr;
-    int32_t first_page = 0;
-
-    // Calls use(page within the group, steps).
-    template <typename Use>
-    __device__ void for_each_page(const Use& use) const {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        for (auto left = static_cast<uint32_t>(pages >> 32 * half); left != 0; left &= left - 1) {
-          const int page = 32 * half + __ffs(static_cast<int>(left)) - 1;
-          use(page, int32_t{masses[page]});
-        }
-      }
-    }
-  };
-
-  // Calls use(group) with a group for each lane, in order; the last ones have no pages. Lanes call it together.
+  // Calls use(steps, pages, group) for kGroupsAtOnce groups at a time, with 16 masses of this lane, of which `pages`
+  // says which were scanned. Only they may be used. A loop over the bits of `pages` would cost more: they are clustered.
   template <typename Use>
   __device__ void for_each_group(const Use& use) {
 #pragma unroll 1
-    for (int32_t first = 0; first < num_active_; first += kWarp) {
-      Group group;
-      if (first + lane_ < num_active_) {
-        const int32_t number = active_[first + lane_];
-        group = {.pages = scanned_[number],
-                 .masses = masses_ + number * kGroupPages,
-                 .first_page = number * kGroupPages};
+    for (int32_t first = 0; first < num_active_; first += kGroupsAtOnce) {
+      const int32_t i = first + lane_ / kGroupLanes;
+      const int quarter = lane_ % kGroupLanes;
+      int32_t group = 0;
+      uint32_t pages = 0;
+      int32_t steps[kLanePages] = {};
+      if (i < num_active_) {
+        group = active_[i];
+        pages = static_cast<uint32_t>(scanned_[group] >> quarter * kLanePages) & 0xFFFF;
+        const auto* vectors =
+            reinterpret_cast<const uint4*>(masses_ + group * kGroupPages + quarter * kLanePages);
+        const uint4 low = vectors[0];
+        const uint4 high = vectors[1];
+        const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int w = 0; w < 8; ++w) {
+          steps[2 * w] = static_cast<int16_t>(words[w] & 0xFFFF);
+          steps[2 * w + 1] = static_cast<int16_t>(words[w] >> 16);
+        }
       }
-      use(group);
+      use(steps, pages, group);
     }
   }
 
   __device__ void find_largest() {
     int32_t largest = -kLargestSteps;
-    for_each_group([&](const Group& group) {
-      group.for_each_page([&](int, int32_t steps) { largest = max(largest, steps); });
+    for_each_group([&](const int32_t(&steps)[kLanePages], uint32_t pages, int32_t) {
+#pragma unroll
+      for (int k = 0; k < kLanePages; ++k) {
+        if ((pages >> k & 1) != 0) largest = max(largest, steps[k]);
+      }
     });
     largest_ = __reduce_max_sync(~0U, largest);
   }
@@ -157,11 +156,12 @@ class RowChoice {
     auto* vectors = reinterpret_cast<uint4*>(memory_.histogram);
     vectors[lane_] = vectors[lane_ + kWarp] = {};
     __syncwarp();
-    for_each_group([&](const Group& group) {
-      group.for_each_page([&](int, int32_t steps) {
-        const int32_t value = value_of(steps);
-        if (value > 0) atomicAdd(&memory_.pages_at(value), 1U);
-      });
+    for_each_group([&](const int32_t(&steps)[kLanePages], uint32_t pages, int32_t) {
+#pragma unroll
+      for (int k = 0; k < kLanePages; ++k) {
+        const int32_t value = value_of(steps[k]);
+        if ((pages >> k & 1) != 0 && value > 0) atomicAdd(&memory_.pages_at(value), 1U);
+      }
     });
     __syncwarp();
   }
@@ -235,25 +235,28 @@ class RowChoice {
 
   __device__ void take(const Threshold& threshold) {
     int32_t left = threshold.count;
-    for_each_group([&](const Group& group) {
-      uint64_t above = 0;
-      uint64_t at = 0;
-      group.for_each_page([&](int page, int32_t steps) {
-        const int32_t value = value_of(steps);
-        above |= uint64_t{value > threshold.value} << page;
-        at |= uint64_t{value == threshold.value} << page;
-      });
-      above |= threshold.takes_all ? at : first_of(at, left);
-      chosen_.add_word(group.first_page / 32, static_cast<uint32_t>(above));
-      chosen_.add_word(group.first_page / 32 + 1, static_cast<uint32_t>(above >> 32));
+    for_each_group([&](const int32_t(&steps)[kLanePages], uint32_t scanned, int32_t group) {
+      uint32_t above = 0;
+      uint32_t at = 0;
+#pragma unroll
+      for (int k = 0; k < kLanePages; ++k) {
+        const int32_t value = value_of(steps[k]);
+        above |= static_cast<uint32_t>(value > threshold.value) << k;
+        at |= static_cast<uint32_t>(value == threshold.value) << k;
+      }
+      uint32_t pages = above & scanned;
+      pages |= threshold.takes_all ? at & scanned : first_of(at & scanned, left);
+      const uint32_t upper = __shfl_down_sync(~0U, pages, 1);
+      if (lane_ % 2 != 0) return;
+      const int32_t first_page = group * kGroupPages + lane_ % kGroupLanes * kLanePages;
+      chosen_.add_word(first_page / 32, pages | upper << 16);
     });
   }
 
   // The first `left` of the warp's bits, lane by lane; reduces `left` by their number.
-  __device__ uint64_t first_of(uint64_t bits, int32_t& left) const {
+  __device__ uint32_t first_of(uint32_t bits, int32_t& left) const {
     if (left <= 0 || !__any_sync(~0U, bits != 0)) return 0;
-    const int32_t count = __popcll(bits);
-    int32_t before = count;
+    int32_t before = __popc(bits);
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const int32_t other = __shfl_up_sync(~0U, before, distance);
@@ -261,7 +264,7 @@ class RowChoice {
     }
     const int32_t total = __shfl_sync(~0U, before, kWarp - 1);
     for (int32_t excess = before - left; excess > 0 && bits != 0; --excess) {
-      bits &= ~(uint64_t{1} << (63 - __clzll(static_cast<int64_t>(bits))));
+      bits &= ~(0x80000000U >> __clz(static_cast<int>(bits)));
     }
     left = max(left - total, 0);
     return bits;
