@@ -135,11 +135,11 @@ class ChatTest(ServiceTestCase):
     def test_what_is_wrong_is_refused_by_name(self):
         user = [{"role": "user", "content": " a"}]
         image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]
-        call = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]
+        call = [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "f", "input": "a"}}]}]
         for messages, fields, param, why in (
                 ("a", {}, "messages", "must be a list of messages"), ([], {}, "messages", "at least one message"), (None, {}, "messages", "missing"),
                 ([1], {}, "messages", "object with a 'role'"), ([{"content": "a"}], {}, "messages", "object with a 'role'"),
-                (image, {}, "messages", "image_url"), (call, {}, "messages", "arguments of a tool call"),
+                (image, {}, "messages", "image_url"), (call, {}, "messages", "'tool_calls' must be"),
                 ([{"role": "nobody", "content": ""}], {}, "messages", "no such role: nobody"),
                 (user, {"chat_template": "{{ 1 }}"}, "chat_template", "the model's own"),
                 (user, {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "messages", "'chat_template_kwargs'"),
