@@ -449,6 +449,15 @@ def tools_of(fields):
     return [tool_of(tool) for tool in tools]
 
 
+def template_of_processor(directory):
+    """The template of a model for images and text that has it in a file of its own, where transformers' tokenizer does not look; None without."""
+    try:
+        with open(os.path.join(directory, "chat_template.json"), encoding="utf-8") as file:
+            return json.load(file).get("chat_template")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 class ChatTemplate:
     """The model's own chat template, rendered by transformers."""
     # Arguments of apply_chat_template that chat_template_kwargs must not have, and those that change nothing or that the body's own fields set.
@@ -460,6 +469,7 @@ class ChatTemplate:
         os.environ["HF_HUB_OFFLINE"] = "1"
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"
         # transformers imports torch if it is installed. That takes six seconds and 370 MiB instead of two and 80, and torch wants to write files.
+        # It is there already where a test compares with vLLM.
         sys.modules.setdefault("torch", None)
         try:
             import jinja2  # noqa: F401: transformers renders with it, but reports late that it is missing
@@ -472,7 +482,9 @@ class ChatTemplate:
         except Exception as why:
             raise Refused("corrupt", f"{directory}: {type(why).__name__}: {why}") from why
         if not self._tokenizer.chat_template:
-            raise Refused("unsupported", f"{directory} has no chat template, in tokenizer_config.json or chat_template.jinja")
+            self._tokenizer.chat_template = template_of_processor(directory)
+        if not self._tokenizer.chat_template:
+            raise Refused("unsupported", f"{directory} has no chat template, in tokenizer_config.json, chat_template.jinja or chat_template.json")
         self.library = f"transformers {transformers.__version__}"
         self._takes_parts = {}  # by template: a model may have one for chats with tools
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a chat becomes: the prompt that tokenizer/millrace_tokenizer.py renders is the one that vLLM renders from the same body, in this process."""
+import glob
 import importlib.util
 import json
 import logging
@@ -115,6 +116,21 @@ REFUSED = {
 }
 
 
+WEATHER = tool(parameters={"type": "object", "properties": {"a": {"type": "integer", "description": "q"}}, "required": ["a"]}, name="f", description="d")
+LONG_CALL = {"id": "callabcde", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1, \"b\": \"x\"}"}}
+CONVERSATIONS = [
+    {"messages": [{"role": "system", "content": "s"}, USER]}, {"messages": [USER, {"role": "assistant", "content": "a"}, parts("x", "y")]},
+    {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [LONG_CALL]}, {"role": "tool", "tool_call_id": "callabcde", "content": "5"}],
+     "tools": [WEATHER]},
+    {"messages": [USER, {"role": "assistant", "tool_calls": [LONG_CALL]}, parts("5", "6", role="tool", tool_call_id="callabcde"), USER]},
+    {"messages": [{"role": "developer", "content": "d"}, USER]},
+    {"messages": [parts("s", role="system"), USER, {"role": "assistant", "content": "a", "reasoning_content": "r", "tool_calls": None}, USER],
+     "reasoning_effort": "high"},
+    {"messages": [USER], "tools": [WEATHER], "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": [USER, {"role": "assistant", "content": "yes"}], "add_generation_prompt": False, "continue_final_message": True},
+]
+
+
 def module():
     spec = importlib.util.spec_from_file_location("millrace_tokenizer", os.path.join(SOURCE_DIR, "tokenizer/millrace_tokenizer.py"))
     made, path = importlib.util.module_from_spec(spec), list(sys.path)
@@ -179,6 +195,23 @@ class RenderingTest(unittest.TestCase):
                 self.assertRaises((VLLMValidationError, ValueError), renderers.vllms, body)  # the latter are pydantic's
                 self.assertRaises(OURS.Refused, renderers.ours, body)
 
+    @unittest.skipUnless("MILLRACE_TEMPLATES" in os.environ, "no folder of templates")
+    def test_the_templates_of_a_folder(self):
+        """For chat templates of published models: `pip download --no-deps trl axolotl`, unzipped, has a hundred of them."""
+        def outcome(render, body):
+            try:
+                return render(body)
+            except (VLLMValidationError, ValueError, OURS.Refused):  # raised by the template
+                return None
+        paths = glob.glob(os.path.join(os.environ["MILLRACE_TEMPLATES"], "**", "*.jinja"), recursive=True)
+        self.assertTrue(paths)
+        for path in paths:
+            with open(path) as file:
+                renderers = Renderers(file.read())
+            for body in CONVERSATIONS:
+                with self.subTest(path=path, body=body):
+                    self.assertEqual(outcome(renderers.ours, body), outcome(renderers.vllms, body))
+
     def test_a_last_message_is_continued_as_vllm_continues_it(self):
         renderers = Renderers(CONTINUED)
         for text in ("yes", "yes ", ""):
@@ -192,6 +225,12 @@ class RenderingTest(unittest.TestCase):
             body = {"messages": [parts("x", "y")], **body}
             self.assertEqual(renderers.ours(body), renderers.vllms(body))
             self.assertTrue(renderers.ours(body).startswith(begin))
+
+    def test_a_template_may_be_in_the_processors_file(self):
+        directory = directory_of(None)
+        with open(os.path.join(directory, "chat_template.json"), "w") as file:
+            json.dump({"chat_template": "{{ messages[0].content }}!"}, file)
+        self.assertEqual(OURS.ChatTemplate(directory).render({"messages": [USER]}), "hi!")
 
     def test_parts_go_to_templates_that_loop_over_them(self):
         body = {"messages": [parts("x", "y")]}
