@@ -57,7 +57,7 @@ struct Arguments {
   int64_t priority = 0;
   std::string handover;
   std::string cache;
-  std::string cache_salt;
+  std::optional<std::string> cache_salt;
   bool cache_impure = false;
   double kv_budget = 1;
   int64_t kv_budget_tokens = 0;
@@ -119,9 +119,7 @@ std::string prefill_target(const Arguments& arguments) {
   if (arguments.priority != 0) target += fmt::format("&priority={}", arguments.priority);
   if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
   if (!arguments.cache.empty()) target += "&cache=" + arguments.cache;
-  if (!arguments.cache_salt.empty()) {
-    target += "&cache_salt=" + percent_encode(arguments.cache_salt);
-  }
+  if (arguments.cache_salt) target += "&cache_salt=" + percent_encode(*arguments.cache_salt);
   if (arguments.cache_impure) target += "&cache_impure=true";
   if (arguments.kv_budget != 1) target += fmt::format("&kv_budget={}", arguments.kv_budget);
   if (arguments.kv_budget_tokens > 0) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "common/system/mapped_file.h"
+#include "common/text/read_json.h"
 
 namespace millrace::client {
 
@@ -39,11 +40,10 @@ std::string_view nth_line(std::string_view text, int64_t line) {
 }  // namespace
 
 Result<std::string> prompt_from_json(std::string_view text) {
-  boost::system::error_code ec;
-  const json::value value = json::parse({text.data(), text.size()}, ec);
-  if (ec) return error(Errc::kInvalidArgument, "not JSON: {}", ec.message());
-  const json::value* tokens = &value;
-  if (const json::object* object = value.if_object()) {
+  const auto value = read_json(text);
+  if (!value.ok()) return error(Errc::kInvalidArgument, "not JSON: {}", value.error().message);
+  const json::value* tokens = &*value;
+  if (const json::object* object = value->if_object()) {
     tokens = object->if_contains("prompt_token_ids");
   }
   if (tokens == nullptr || !tokens->is_array()) {

@@ -199,56 +199,278 @@ class ModelTokenizer:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in own)
 
 
-def text_of_content(content):
-    """A message's content as templates take it: text parts are joined as the lines of one text, as vLLM does."""
-    if not isinstance(content, list):
-        return content
-    texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        else:
-            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise Refused("invalid_argument", f"a message has content of type {kind!r:.80}; supported is text")
-    return "\n".join(texts)
+# The rules of this part are vLLM's (vllm/renderers/chat_utils.py and hf.py, 0.32): a router sends the same messages to vLLM afterwards, which must
+# find the same prompt in them. docs/api.md has the table, tests/engines/rendering_test.py compares.
+
+# Parts of a content that are text, and the field that has it.
+TEXT_OF_PART = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+# Fields of parts that templates do not see; they do see others, such as cache_control.
+FIELDS_OF_PARTS = {"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
+                   "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url"}
+# A line that Claude Code writes before its system prompt, different in each request.
+BILLING_LINE = "x-anthropic-billing-header"
 
 
-def arguments_of(call):
-    """A tool call with its arguments as an object. Clients send the arguments as text; templates read the object."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
+def is_variable(node, name):
+    from jinja2 import nodes
+    return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == name
+
+
+def is_part_of(node, variable, key=None):
+    """Whether an expression is a variable, or its member `key`, perhaps filtered, tested or sliced."""
+    from jinja2 import nodes
+    while isinstance(node, (nodes.Filter, nodes.Test)) or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)):
+        node = node.node
+    if key is None:
+        return is_variable(node, variable)
+    if isinstance(node, nodes.Getitem):
+        return is_variable(node.node, variable) and isinstance(node.arg, nodes.Const) and node.arg.value == key
+    return isinstance(node, nodes.Getattr) and node.attr == key and is_variable(node.node, variable)
+
+
+def name_of_target(target):
+    """The variable that a loop or an assignment sets. ValueError where it sets several, or a member."""
+    from jinja2 import nodes
+    if not isinstance(target, nodes.Name):
+        raise ValueError("more than a variable")
+    return target.name
+
+
+def variables_of_messages(tree):
+    """The names under which a template has the list of messages."""
+    from jinja2 import nodes
+    names = ["messages"]
+    for name in names:
+        for node in tree.find_all(nodes.Assign):
+            if is_part_of(node.node, name) and name_of_target(node.target) not in names:
+                names.append(node.target.name)
+    return names
+
+
+def has_loop_over_content(tree):
+    """Whether a template has a loop over the content of a message, or over what it calls content."""
+    from jinja2 import nodes
+    loops = list(tree.find_all(nodes.For))
+    lists = variables_of_messages(tree)
+    messages = [name_of_target(loop.target) for loop in loops if any(is_part_of(loop.iter, name) for name in lists)]
+
+    def is_content(node):
+        return any(is_part_of(node, name, "content") for name in messages)
+
+    # By macro: the parameters that are given a content in some call.
+    given, in_macro = {}, set()
+    for macro in tree.find_all(nodes.Macro):
+        names = [argument.name for argument in macro.args]
+        contents = set()
+        for call in tree.find_all(nodes.Call):
+            if isinstance(call.node, nodes.Name) and call.node.name == macro.name:
+                contents.update(name for name, value in zip(names, call.args) if is_content(value))
+                contents.update(one.key for one in call.kwargs if one.key in names and is_content(one.value))
+        for loop in macro.find_all(nodes.For):
+            in_macro.add(id(loop))
+            if contents:
+                given[id(loop)] = contents
+    for loop in loops:
+        variable = loop.iter.name if isinstance(loop.iter, nodes.Name) else None
+        if is_content(loop.iter) or variable in given.get(id(loop), ()) or (variable == "content" and id(loop) not in in_macro):
+            name_of_target(loop.target)
+            return True
+    return False
+
+
+def takes_parts(template):
+    """Whether a chat template takes the content of a message as a list of parts. Others take it as text."""
+    import jinja2
+    import jinja2.ext
+
+    class Generation(jinja2.ext.Extension):  # transformers' own statement
+        tags = {"generation"}
+
+        def parse(self, parser):
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except ValueError as why:
-        raise Refused("invalid_argument", f"the arguments of a tool call are no JSON: {why}") from why
-    return {**call, "function": {**function, "arguments": arguments}}
+        return has_loop_over_content(environment.parse(template))
+    except (jinja2.TemplateError, ValueError):
+        return False
 
 
-def message_of(message):
+def without_billing_line(part):
+    """A part of a system message without that line; None if nothing is left."""
+    text = part if isinstance(part, str) else part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+    if not isinstance(text, str) or not text.startswith(BILLING_LINE):
+        return part
+    rest = text.partition("\n")[2]
+    if not rest:
+        return None
+    return rest if isinstance(part, str) else {**part, "text": rest}
+
+
+def part_of(part):
+    """(type, text, further fields) of a part; None for a text that is null."""
+    if isinstance(part, str):
+        return "text", part, {}
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if isinstance(part, dict) and kind == "tool_reference" and isinstance(part.get("name"), str):
+        return kind, part["name"], {}
+    field = TEXT_OF_PART.get(kind) if isinstance(part, dict) and isinstance(kind, str) else None
+    if field is None:
+        raise Refused("invalid_argument", f"a message has content of type {kind!r:.80}; supported is text")
+    if part.get(field) is None and kind in ("text", "refusal"):
+        return None
+    if not isinstance(part.get(field), str):
+        raise Refused("invalid_argument", f"a message has content of type {kind!r} whose '{field}' is not text")
+    return "text", part[field], {name: value for name, value in part.items() if name not in FIELDS_OF_PARTS}
+
+
+def content_of(message, as_parts):
+    """A message's content as templates take it: a list of parts, or one text whose lines they are."""
+    content = message.get("content")
+    if content is None:
+        content = []
+    elif isinstance(content, str):
+        content = [content]
+    elif not isinstance(content, list):
+        raise Refused("invalid_argument", f"a message has content of type {type(content).__name__!r}; supported is text")
+    if message["role"] == "system":
+        content = [kept for kept in map(without_billing_line, content) if kept is not None]
+    parts = [known for known in map(part_of, content) if known is not None]
+    only_text = all(kind == "text" for kind, _, _ in parts)
+    if as_parts and message["role"] == "tool" and only_text:
+        return "\n".join(text for _, text, _ in parts)
+    if as_parts:
+        return [{"type": kind, "text" if kind == "text" else "name": text, **more} for kind, text, more in parts]
+    return "\n".join(text for _, text, _ in parts if text)
+
+
+def ordered(given, names):
+    """Fields in the order of `names`, then all others: templates write objects as they come."""
+    return {**{name: given[name] for name in names if name in given}, **{name: value for name, value in given.items() if name not in names}}
+
+
+def arguments_of(function):
+    """The arguments of an earlier tool call as an object. Clients send them as text. A model's mistake in them stays in the conversation: what is no
+    object counts as an empty one."""
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def call_of(call):
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or call.get("type", "function") != "function":
+        raise Refused("invalid_argument", "each of a message's 'tool_calls' must be an object of type 'function' with a 'function'")
+    function = {**function, "arguments": arguments_of(function)}
+    return ordered({**call, "function": ordered(function, ("arguments", "name"))}, ("id", "function", "type"))
+
+
+def developers_tool_of(tool):
+    """A tool in a message: with all its fields, unlike those of the body."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
+        return tool
+    function = ordered(tool["function"], ("name", "description", "parameters", "strict"))
+    return ordered({**tool, "function": function}, ("function", "type"))
+
+
+def message_of(message, as_parts):
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise Refused("invalid_argument", "each of 'messages' must be an object with a 'role'")
-    message = dict(message)
-    if "content" in message:
-        message["content"] = text_of_content(message["content"])
-    if isinstance(message.get("tool_calls"), list):
-        message["tool_calls"] = [arguments_of(call) for call in message["tool_calls"]]
-    return message
+    role = message["role"]
+    seen = {"role": role, "content": content_of(message, as_parts)}
+    if role == "assistant":
+        calls = message.get("tool_calls")
+        if calls is not None and not isinstance(calls, list):
+            raise Refused("invalid_argument", "'tool_calls' of a message must be a list")
+        if calls:
+            seen["tool_calls"] = [call_of(call) for call in calls]
+        reasoning = message.get("reasoning")
+        reasoning = message.get("reasoning_content") if reasoning is None else reasoning
+        if reasoning is not None:
+            seen["reasoning"] = seen["reasoning_content"] = reasoning
+    elif role == "tool" and "tool_call_id" in message:
+        seen["tool_call_id"] = message["tool_call_id"]
+    for name in ("name", "task"):
+        if isinstance(message.get(name), str):
+            seen[name] = message[name]
+    if role == "developer":
+        tools = message.get("tools")
+        seen["tools"] = [developers_tool_of(tool) for tool in tools] if isinstance(tools, list) else tools
+    return seen
+
+
+def text_of(content):
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
+
+
+def with_one_system_message(messages):
+    """For templates that know no developers: these speak as the system, and the system speaks once, at the beginning."""
+    def speaks_as_system(message):
+        return {name: value for name, value in {**message, "role": "system"}.items() if name != "tools"}
+
+    changed = [speaks_as_system(message) if message["role"] == "developer" else message for message in messages]
+    places = [place for place, message in enumerate(changed) if message["role"] == "system"]
+    if places == [0]:
+        return changed
+    texts = [text_of(changed[place]["content"]) for place in places]
+    merged = {"role": "system", "content": "\n\n".join(text for text in texts if text)}
+    return [merged, *(message for message in changed if message["role"] != "system")]
+
+
+def tool_of(tool):
+    """A tool with the fields that templates see, in vLLM's order; those that are not given are null."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or tool.get("type", "function") != "function" or not isinstance(function.get("name"), str):
+        raise Refused("invalid_argument", "each of 'tools' must be an object of type 'function' whose 'function' has a 'name'")
+    description, parameters = function.get("description"), function.get("parameters")
+    if not isinstance(description, (str, type(None))) or not isinstance(parameters, (dict, type(None))):
+        raise Refused("invalid_argument", "of 'tools', a 'description' must be text and 'parameters' an object")
+    seen = {"name": function["name"], "description": description, "parameters": parameters}
+    if function.get("strict") is not None:
+        seen["strict"] = function["strict"]
+    deferred = tool.get("defer_loading")
+    inner = deferred if function.get("defer_loading") is None else function["defer_loading"]
+    if inner is not None:
+        seen["defer_loading"] = inner
+    return {"type": "function", "function": seen, **({} if deferred is None else {"defer_loading": deferred})}
+
+
+def tools_of(fields):
+    tools = fields.get("tools")
+    if tools is None:
+        return None
+    if not isinstance(tools, list) or not tools:
+        raise Refused("invalid_argument", "'tools' must be a list of at least one tool")
+    return [tool_of(tool) for tool in tools]
+
+
+def template_of_processor(directory):
+    """The template of a model for images and text that has it in a file of its own, where transformers' tokenizer does not look; None without."""
+    try:
+        with open(os.path.join(directory, "chat_template.json"), encoding="utf-8") as file:
+            return json.load(file).get("chat_template")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 class ChatTemplate:
     """The model's own chat template, rendered by transformers."""
-    # Arguments of apply_chat_template that clients must not set through chat_template_kwargs.
-    OWN = {"conversation", "messages", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message",
-           "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+    # Arguments of apply_chat_template that chat_template_kwargs must not have, and those that change nothing or that the body's own fields set.
+    REFUSED = {"self", "conversation", "messages", "chat_template", "tokenize", "return_assistant_tokens_mask"}
+    DROPPED = {"add_generation_prompt", "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+               "tokenizer_kwargs"}
 
     def __init__(self, directory):
         os.environ["HF_HUB_OFFLINE"] = "1"
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"
         # transformers imports torch if it is installed. That takes six seconds and 370 MiB instead of two and 80, and torch wants to write files.
-        sys.modules["torch"] = None
+        # It is there already where a test compares with vLLM.
+        sys.modules.setdefault("torch", None)
         try:
             import jinja2  # noqa: F401: transformers renders with it, but reports late that it is missing
             import transformers
@@ -260,27 +482,53 @@ class ChatTemplate:
         except Exception as why:
             raise Refused("corrupt", f"{directory}: {type(why).__name__}: {why}") from why
         if not self._tokenizer.chat_template:
-            raise Refused("unsupported", f"{directory} has no chat template, in tokenizer_config.json or chat_template.jinja")
+            self._tokenizer.chat_template = template_of_processor(directory)
+        if not self._tokenizer.chat_template:
+            raise Refused("unsupported", f"{directory} has no chat template, in tokenizer_config.json, chat_template.jinja or chat_template.json")
         self.library = f"transformers {transformers.__version__}"
+        self._takes_parts = {}  # by template: a model may have one for chats with tools
 
     def render(self, fields):
         """The prompt, as text, for the body of a chat completion."""
         messages = fields.get("messages")
         if not isinstance(messages, list) or not messages:
             raise Refused("invalid_argument", "'messages' must be a list of at least one message")
-        more = fields.get("chat_template_kwargs") or {}
-        if not isinstance(more, dict) or self.OWN & more.keys():
-            raise Refused("invalid_argument", f"'chat_template_kwargs' must be an object without any of {', '.join(sorted(self.OWN))}")
-        given = {"add_generation_prompt": True, "continue_final_message": False, **{name: fields[name] for name in (
-            "add_generation_prompt", "continue_final_message", "tools", "documents", "reasoning_effort") if fields.get(name) is not None}}
-        if "reasoning_effort" in given and "enable_thinking" not in more:
-            given["enable_thinking"] = given["reasoning_effort"] != "none"
+        given = self.given(fields)
+        template = self.template(given.get("tools"))
+        if template not in self._takes_parts:
+            self._takes_parts[template] = takes_parts(template)
+        seen = [message_of(message, self._takes_parts[template]) for message in messages]
+        knows_developers = "'developer'" in template or '"developer"' in template
+        if not knows_developers and any(message["role"] == "developer" for message in seen):
+            seen = with_one_system_message(seen)
         try:
-            return self._tokenizer.apply_chat_template([message_of(message) for message in messages], tokenize=False, **{**more, **given})
-        except Refused:
-            raise
+            return self._tokenizer.apply_chat_template(seen, chat_template=template, tokenize=False, **given)
         except Exception as why:  # templates raise errors for what they do not accept
             raise Refused("invalid_argument", f"the chat template: {type(why).__name__}: {why}") from why
+
+    def template(self, tools):
+        try:
+            return self._tokenizer.get_chat_template(None, tools=tools)
+        except ValueError as why:  # several templates and none that is the default
+            raise Refused("invalid_argument", f"the chat template: {why}") from why
+
+    def given(self, fields):
+        """The arguments of the template. The body's fields come before chat_template_kwargs, null and "auto" count as left out."""
+        more = fields.get("chat_template_kwargs")
+        more = {} if more is None else more
+        if not isinstance(more, dict) or any(more.get(name) is not None for name in self.REFUSED):
+            raise Refused("invalid_argument", f"'chat_template_kwargs' must be an object without any of {', '.join(sorted(self.REFUSED))}")
+        own = {name: fields.get(name) for name in ("add_generation_prompt", "continue_final_message", "documents", "reasoning_effort")}
+        for name in ("add_generation_prompt", "continue_final_message"):
+            if own[name] not in (None, True, False):
+                raise Refused("invalid_argument", f"'{name}' must be true or false")
+        if own["reasoning_effort"] is not None and "enable_thinking" not in more:
+            own["enable_thinking"] = own["reasoning_effort"] != "none"
+        tools = tools_of(fields)
+        given = {"add_generation_prompt": True, "continue_final_message": False, "tools": tools}
+        for source in ({name: value for name, value in more.items() if name not in self.DROPPED}, own):
+            given.update({name: value for name, value in source.items() if value is not None and value != "auto"})
+        return given
 
 
 def ids_of(body):

@@ -34,6 +34,7 @@ MAY_INCLUDE = {
     "common/cli": "",
     "common/net": "common/system",
     "common/content": "",
+    "common/text": "",
     "common/pages": "",
     "protocol": "",
     "kernels/index": "",
@@ -117,9 +118,9 @@ MAY_INCLUDE = {
     " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/staging worker/peers"
     " worker/prompt",
     "worker/text": "tokenizer",
-    "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
+    "worker/batch": "common/cli common/text common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
     " worker/budget worker/runtime worker/text",
-    "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
+    "worker/cli": "common/cli common/net common/system common/text comm/api comm/mpi comm/nccl comm/tcp comm/ucx model protocol worker/*",
     "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"
     " worker/batch worker/cli worker/index worker/engine worker/runtime",
     "coordinator/text": "",
@@ -130,7 +131,7 @@ MAY_INCLUDE = {
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
     "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
-    "coordinator/api": "common/content plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/api": "common/content common/text plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
     "coordinator/tokenize": "common/metrics coordinator/net tokenizer",
     "coordinator/http": "common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api coordinator/tokenize",
@@ -138,7 +139,7 @@ MAY_INCLUDE = {
     " coordinator/schedule coordinator/api coordinator/tokenize coordinator/http tokenizer",
     "coordinator/server": "common/cli common/net protocol coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/tokenize coordinator/http coordinator/exchange",
-    "client": "common/cli common/net common/system protocol coordinator/text coordinator/net",
+    "client": "common/cli common/net common/system common/text protocol coordinator/text coordinator/net",
     "kvclient/manifest": "common/pages common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",

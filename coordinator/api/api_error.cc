@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "coordinator/text/utf8.h"
+#include "common/text/utf8.h"
 #include "protocol/errc.h"
 
 namespace millrace::coordinator {

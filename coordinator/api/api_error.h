@@ -22,7 +22,7 @@ struct ApiError {
   std::string to_json(std::string_view request_id = {}) const;
 
   Refusal refusal;
-  int status = 0;  // where HTTP has a status of its own (405, 431); 0: the one of the code
+  int status = 0;  // where HTTP has a status of its own (405, 415, 431); 0: the one of the code
 };
 
 }  // namespace millrace::coordinator

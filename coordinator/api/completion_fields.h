@@ -36,10 +36,11 @@ struct CompletionField {
 };
 
 // A null counts as an absent field.
-inline constexpr std::array<CompletionField, 20> kCompletionFields = {
+inline constexpr std::array<CompletionField, 21> kCompletionFields = {
     {{"model", CompletionRole::kPrefill},
      {"request_id", CompletionRole::kPrefill},
      {"priority", CompletionRole::kPrefill},
+     {"cache_salt", CompletionRole::kPrefill},
      {"prompt", CompletionRole::kPrompt},
      {"add_special_tokens", CompletionRole::kSpecialTokens},
      {"return_tokens_as_token_ids", CompletionRole::kTokensAsIds},
@@ -59,10 +60,11 @@ inline constexpr std::array<CompletionField, 20> kCompletionFields = {
      {"truncate_prompt_tokens", CompletionRole::kMustBeNull}}};
 
 // kMessages and kForTemplate are read by the tokenizer's process (tokenizer/millrace_tokenizer.py).
-inline constexpr std::array<CompletionField, 27> kChatFields = {
+inline constexpr std::array<CompletionField, 26> kChatFields = {
     {{"model", CompletionRole::kPrefill},
      {"request_id", CompletionRole::kPrefill},
      {"priority", CompletionRole::kPrefill},
+     {"cache_salt", CompletionRole::kPrefill},
      {"messages", CompletionRole::kMessages},
      {"tools", CompletionRole::kForTemplate},
      {"documents", CompletionRole::kForTemplate},
@@ -84,9 +86,7 @@ inline constexpr std::array<CompletionField, 27> kChatFields = {
      {"echo", CompletionRole::kMustBeFalse},
      {"use_beam_search", CompletionRole::kMustBeFalse},
      {"prompt_logprobs", CompletionRole::kMustBeNull},
-     {"truncate_prompt_tokens", CompletionRole::kMustBeNull},
-     {"functions", CompletionRole::kMustBeNull},
-     {"audio", CompletionRole::kMustBeNull}}};
+     {"truncate_prompt_tokens", CompletionRole::kMustBeNull}}};
 
 // Fields of POST /v1/prefill that OpenAI has no place for, with the same rules. Hand-over is not
 // among them: there is no manifest to pull by before the answer. The priority is also here for

@@ -6,7 +6,7 @@
 #include <boost/json/basic_parser_impl.hpp>
 #include <utility>
 
-#include "coordinator/text/utf8.h"
+#include "common/text/json_mistake.h"
 
 namespace millrace::coordinator {
 
@@ -14,6 +14,9 @@ namespace {
 
 namespace json = boost::json;
 using boost::system::error_code;
+
+// Of objects and arrays: the schema of a tool's parameters may be deep.
+constexpr size_t kMaxDepth = 256;
 
 // Receives what boost::json::basic_parser reads. The first failure is kept and stops the parser.
 class Handler {
@@ -99,7 +102,9 @@ std::string_view kind_of(const JsonScalar& value) {
 }
 
 std::optional<Refusal> read_json_object(std::string_view text, JsonSink& sink) {
-  json::basic_parser<Handler> parser(json::parse_options{}, sink);
+  json::parse_options options;
+  options.max_depth = kMaxDepth;
+  json::basic_parser<Handler> parser(options, sink);
   error_code ec;
   const size_t consumed = parser.write_some(/*more=*/false, text.data(), text.size(), ec);
   if (parser.handler().failure()) return *std::move(parser.handler().failure());
@@ -107,13 +112,8 @@ std::optional<Refusal> read_json_object(std::string_view text, JsonSink& sink) {
     ec = json::make_error_code(json::error::extra_data);
   }
   if (!ec) return std::nullopt;
-  // To the parser, a byte that is not part of a character is a mistake like any other.
-  const size_t valid = utf8_prefix(text);
-  if (valid < text.size() && valid <= consumed) {
-    return Refusal(error(Errc::kInvalidArgument, "malformed JSON at byte {}: not UTF-8", valid));
-  }
   return Refusal(
-      error(Errc::kInvalidArgument, "malformed JSON at byte {}: {}", consumed, ec.message()));
+      error(Errc::kInvalidArgument, "malformed JSON at {}", json_mistake(text, consumed, ec)));
 }
 
 }  // namespace millrace::coordinator

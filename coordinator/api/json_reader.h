@@ -35,7 +35,7 @@ class JsonSink {
   virtual const std::string& blamed() const = 0;
 };
 
-// Refuses malformed JSON, nesting deeper than 32, anything other than one object, and what the sink
+// Refuses malformed JSON, nesting deeper than 256, anything other than one object, and what the sink
 // refuses.
 std::optional<Refusal> read_json_object(std::string_view text, JsonSink& sink);
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "common/quoted.h"
+#include "common/text/read_json.h"
 
 namespace millrace::coordinator {
 
@@ -15,15 +16,13 @@ namespace {
 
 namespace json = boost::json;
 
-json::value parse(std::string_view body) {
-  boost::system::error_code ec;
-  json::value value = json::parse({body.data(), body.size()}, ec);
-  return ec ? json::value() : value;
-}
-
 const json::value* field(const json::value& body, const char* name) {
   const json::object* fields = body.if_object();
   return fields == nullptr ? nullptr : fields->if_contains(name);
+}
+
+Refusal malformed(const Error& why) {
+  return Refusal(error(why.code, "malformed JSON at {}", why.message), "lease_id");
 }
 
 std::variant<LeaseBody, Refusal> read_lease_id(const json::value& body,
@@ -47,15 +46,17 @@ std::variant<LeaseBody, Refusal> read_lease_id(const json::value& body,
 }  // namespace
 
 std::variant<LeaseBody, Refusal> parse_lease_release(std::string_view body) {
-  return read_lease_id(parse(body), kLeaseReleaseFields);
+  const auto value = read_json(body);
+  return value.ok() ? read_lease_id(*value, kLeaseReleaseFields) : malformed(value.error());
 }
 
 std::variant<LeaseBody, Refusal> parse_lease_renewal(std::string_view body, int64_t max_lease_ms) {
-  const json::value value = parse(body);
-  auto parsed = read_lease_id(value, kLeaseRenewalFields);
+  const auto value = read_json(body);
+  if (!value.ok()) return malformed(value.error());
+  auto parsed = read_lease_id(*value, kLeaseRenewalFields);
   auto* renewal = std::get_if<LeaseBody>(&parsed);
   if (renewal == nullptr) return parsed;
-  const json::value* lease_ms = field(value, "lease_ms");
+  const json::value* lease_ms = field(*value, "lease_ms");
   if (lease_ms == nullptr || !lease_ms->is_int64() || lease_ms->get_int64() <= 0 ||
       lease_ms->get_int64() > max_lease_ms) {
     return Refusal(

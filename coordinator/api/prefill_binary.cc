@@ -2,10 +2,11 @@
 #include <bit>
 #include <cstring>
 
+#include "common/text/byte_order_mark.h"
+#include "common/text/utf8.h"
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/api/prefill_fields.h"
 #include "coordinator/text/query_string.h"
-#include "coordinator/text/utf8.h"
 
 namespace millrace::coordinator {
 
@@ -46,6 +47,10 @@ Result<void> read_text(std::string_view body, PrefillFields& fields) {
   MR_RETURN_IF_ERROR(fields.set_prompt_text(body));
   const size_t valid = utf8_prefix(body);
   if (valid == body.size()) return {};
+  if (const auto encoding = byte_order_mark(body); !encoding.empty() && valid == 0) {
+    return error(Errc::kInvalidArgument, "the text is not UTF-8: it has a byte order mark of {}",
+                 encoding);
+  }
   return error(Errc::kInvalidArgument, "the text is not UTF-8: byte {} of {}", valid, body.size());
 }
 

@@ -177,6 +177,10 @@ Result<void> PrefillFields::set_cache(std::string_view value) {
 }
 
 Result<void> PrefillFields::set_cache_salt(std::string_view value) {
+  // It would stand for no salt at all, with which everybody's pages are shared.
+  if (value.empty()) {
+    return error(Errc::kInvalidArgument, "'{}' is empty; leave it out to share with all", current_);
+  }
   if (value.size() > kMaxSaltChars) {
     return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(),
                  kMaxSaltChars);

@@ -178,25 +178,27 @@ std::string status_text(const Request& request, TimePoint now, const ResultTexts
   return json::serialize(out);
 }
 
+json::object model_json(const std::string& name, const ModelOffer& offer, int64_t created_s) {
+  const protocol::ModelDescription& model = offer.description;
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created_s},
+          {"owned_by", "millrace"},
+          {"max_prompt_tokens", offer.max_prompt_tokens},
+          {"vocab_size", model.vocab_size()},
+          {"num_layers", model.num_layers()},
+          {"num_kv_heads", model.num_kv_heads()},
+          {"head_dim", model.head_dim()},
+          {"dtype", model.dtype()},
+          {"quantization", or_else(model.quantization(), "none")},
+          {"kv_cache_dtype", or_else(model.kv_cache_dtype(), model.dtype())},
+          {"groups", offer.num_groups},
+          {"ready_groups", offer.num_ready}};
+}
+
 json::object models_json(const std::map<std::string, ModelOffer>& offers, int64_t created_s) {
   json::array data;
-  for (const auto& [name, offer] : offers) {
-    const protocol::ModelDescription& model = offer.description;
-    data.push_back(json::object{{"id", name},
-                                {"object", "model"},
-                                {"created", created_s},
-                                {"owned_by", "millrace"},
-                                {"max_prompt_tokens", offer.max_prompt_tokens},
-                                {"vocab_size", model.vocab_size()},
-                                {"num_layers", model.num_layers()},
-                                {"num_kv_heads", model.num_kv_heads()},
-                                {"head_dim", model.head_dim()},
-                                {"dtype", model.dtype()},
-                                {"quantization", or_else(model.quantization(), "none")},
-                                {"kv_cache_dtype", or_else(model.kv_cache_dtype(), model.dtype())},
-                                {"groups", offer.num_groups},
-                                {"ready_groups", offer.num_ready}});
-  }
+  for (const auto& [name, offer] : offers) data.push_back(model_json(name, offer, created_s));
   return json::object{{"object", "list"}, {"data", std::move(data)}};
 }
 

@@ -39,8 +39,11 @@ std::string status_text(const Request& request, TimePoint now, const ResultTexts
 // {"state", "lease_id", "expires_in_ms" while it is active} of a request that is done.
 boost::json::object lease_json(const Request& request, TimePoint now);
 
-// {"object": "list", "data": [{"id": ...}, ...]}. `created_s`, Unix time, is for clients that
-// insist on OpenAI's shape.
+// {"id": ..., "object": "model", ...}. `created_s`, Unix time, is for clients that insist on
+// OpenAI's shape.
+boost::json::object model_json(const std::string& name, const ModelOffer& offer, int64_t created_s);
+
+// {"object": "list", "data": [the models]}.
 boost::json::object models_json(const std::map<std::string, ModelOffer>& offers, int64_t created_s);
 
 }  // namespace millrace::coordinator

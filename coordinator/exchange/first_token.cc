@@ -6,11 +6,7 @@
 namespace millrace::coordinator {
 
 bool has_tokenizer(const HttpShared& shared, const std::string& model) {
-  const auto* tokens = shared.tokenizers.find(model);
-  if (tokens == nullptr) return false;
-  const auto offers = shared.scheduler.offers();
-  const auto offer = offers.find(model);
-  return offer == offers.end() || tokens->num_ids() <= offer->second.description.vocab_size();
+  return shared.tokenizers.find(model) != nullptr;
 }
 
 awaitable<Result<tokenizer::FollowingText>> read_first_token(HttpShared& shared,

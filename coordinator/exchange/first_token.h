@@ -12,7 +12,7 @@
 
 namespace millrace::coordinator {
 
-// Whether the model has a tokenizer that is not another model's.
+// Whether the model has a tokenizer.
 bool has_tokenizer(const HttpShared& shared, const std::string& model);
 
 // The first token of a request that is done and whose model has a tokenizer. `listed`: other tokens

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/content/prefix_keys.h"
+#include "common/log.h"
 #include "coordinator/exchange/event_stream.h"
 #include "coordinator/exchange/prompt_text.h"
 #include "coordinator/http/disconnect_watch.h"
@@ -27,14 +28,16 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
     shared_.probes.refused(wrong);
     co_return co_await refuse(wrong);
   }
-  if (body->request_id.empty()) body->request_id = writer_.request_id();
-  const std::string id = body->request_id;
-  writer_.set_request_id(id);
+  const bool names_itself = !body->request_id.empty();
+  if (!names_itself) body->request_id = writer_.request_id();
+  writer_.set_request_id(body->request_id);
   const bool streams = body->stream;
   if (const auto wrong = co_await prepare(*body)) {
     shared_.probes.refused(*wrong);
     co_return co_await refuse(*wrong);
   }
+  if (!names_itself) take_own_id(*body);
+  const std::string id = body->request_id;
   const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());
   gate_.release();  // the prompt is now in the queue, which has its own limit
   if (refused) co_return co_await refuse(*refused);
@@ -70,6 +73,15 @@ awaitable<std::optional<Refusal>> PrefillExchange::prepare(PrefillBody& body) {
   };
   co_await asio::co_spawn(shared_.parsers, work(), asio::use_awaitable);
   co_return std::nullopt;
+}
+
+// Gateways give all calls of a trace, and a call that they send again, the same X-Request-Id.
+void PrefillExchange::take_own_id(PrefillBody& body) {
+  if (!shared_.scheduler.find(body.request_id)) return;
+  const std::string given = std::exchange(body.request_id, make_request_id());
+  spdlog::info("request {}: its X-Request-Id {} is an earlier request's id", body.request_id,
+               given);
+  writer_.replace_request_id(body.request_id);
 }
 
 awaitable<bool> PrefillExchange::refuse(const Refusal& why) {

@@ -34,6 +34,8 @@ class PrefillExchange {
   // Sets the token ids, also of a text, and what follows from them. Leaves a text alone where its
   // model is not served.
   awaitable<std::optional<Refusal>> prepare(PrefillBody& body);
+  // For a request that has the id of a header, and not of its body, if an earlier one has it too.
+  void take_own_id(PrefillBody& body);
   awaitable<bool> refuse(const Refusal& why);
   awaitable<bool> answer_at_end(Record record);
   awaitable<bool> answer_result(Record record);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/exchange/prompt_text.h"
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <utility>
 
@@ -28,16 +29,26 @@ std::optional<Refusal> PromptText::check(const PrefillBody& body) const {
                          "--tokenizer-chat; completions take text or token ids"),
                    field);
   }
+  return std::nullopt;
+}
+
+// A tokenizer may have ids that its model has not, of images for example: only those of this
+// prompt need to be the model's.
+std::optional<Refusal> PromptText::check_ids(const PrefillBody& body) const {
   const auto offers = shared_.scheduler.offers();
   const auto offer = offers.find(body.model);
   if (offer == offers.end()) return std::nullopt;
   const int64_t vocabulary = offer->second.description.vocab_size();
-  if (tokens->num_ids() <= vocabulary) return std::nullopt;
+  shared_.tokenizers.compare_vocabulary(body.model, vocabulary);
+  const auto& ids = body.prompt_token_ids;
+  const auto bad = std::ranges::find_if(ids, [=](int32_t id) { return id >= vocabulary; });
+  if (bad == ids.end()) return std::nullopt;
   return Refusal(error(Errc::kInvalidArgument,
-                       "the tokenizer of model '{}' has {} token ids, its groups' vocabulary {}: "
+                       "token {} of the text is {}, of which model '{}' with a vocabulary of {} "
+                       "knows nothing: the text has a token that only the tokenizer knows, or "
                        "--tokenizer names the folder of another model",
-                       body.model, tokens->num_ids(), vocabulary),
-                 field);
+                       bad - ids.begin(), *bad, body.model, vocabulary),
+                 std::string(body.prompt_name));
 }
 
 awaitable<std::optional<Refusal>> PromptText::tokenize(PrefillBody& body) {
@@ -70,7 +81,7 @@ awaitable<std::optional<Refusal>> PromptText::tokenize(PrefillBody& body) {
   body.options.set_deadline_ms(static_cast<uint64_t>(left));
   body.prompt_token_ids = *std::move(ids);
   body.text.reset();
-  co_return std::nullopt;
+  co_return check_ids(body);
 }
 
 awaitable<Result<std::vector<int32_t>>> PromptText::ask(PrefillBody& body, Deadline deadline) {

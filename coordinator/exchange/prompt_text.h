@@ -23,6 +23,7 @@ class PromptText {
 
  private:
   std::optional<Refusal> check(const PrefillBody& body) const;
+  std::optional<Refusal> check_ids(const PrefillBody& body) const;
   awaitable<Result<std::vector<int32_t>>> ask(PrefillBody& body, Deadline deadline);
 
   HttpShared& shared_;

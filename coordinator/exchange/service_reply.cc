@@ -37,6 +37,18 @@ HttpReply readiness(const Scheduler& scheduler, std::string_view request_id) {
   return error_reply(Error(Errc::kUnavailable, why), request_id);
 }
 
+HttpReply model(const Scheduler& scheduler, const std::string& name, std::string_view request_id) {
+  const auto offers = scheduler.offers();
+  const auto offer = offers.find(name);
+  if (offer != offers.end()) {
+    return {200, json::serialize(model_json(name, offer->second, unix_seconds()))};
+  }
+  return error_reply(Refusal(error(Errc::kNotFound, "no model {}; GET /v1/models lists them",
+                                   quoted(std::string_view(name))),
+                             "model"),
+                     request_id);
+}
+
 }  // namespace
 
 HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& probes,
@@ -53,6 +65,8 @@ HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& 
       return {200, json::serialize(json::object{{"version", MILLRACE_VERSION}})};
     case Endpoint::kModels:
       return {200, json::serialize(models_json(scheduler.offers(), unix_seconds()))};
+    case Endpoint::kModel:
+      return model(scheduler, route.id, request_id);
     case Endpoint::kWrongMethod:
       return wrong_method(route, request_id);
     default:

@@ -10,9 +10,10 @@ namespace millrace::coordinator {
 namespace {
 
 constexpr size_t kMaxNameChars = 128;
+constexpr size_t kMaxModelNameChars = 256;  // as in a request
 constexpr size_t kMaxModelsSeen = 1024;
-bool is_name(const std::string& text) {
-  return !text.empty() && text.size() <= kMaxNameChars;
+bool is_name(const std::string& text, size_t max_chars = kMaxNameChars) {
+  return !text.empty() && text.size() <= max_chars;
 }
 
 Result<void> check(const protocol::Register& description) {
@@ -26,8 +27,8 @@ Result<void> check(const protocol::Register& description) {
                  description.group_id().size(), description.group_name().size());
   }
   const auto& model = description.model();
-  if (!is_name(model.name()) || model.vocab_size() == 0 || model.num_layers() == 0 ||
-      description.max_prompt_tokens() == 0) {
+  if (!is_name(model.name(), kMaxModelNameChars) || model.vocab_size() == 0 ||
+      model.num_layers() == 0 || description.max_prompt_tokens() == 0) {
     return error(
         Errc::kInvalidArgument,
         "group '{}' offers model '{:.128}' with vocabulary {}, {} layers, {} prompt tokens",

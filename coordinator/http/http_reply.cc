@@ -13,6 +13,11 @@ HttpReply error_reply(const ApiError& why, std::string_view request_id) {
   return reply;
 }
 
+void set_ids(const AnsweredRequest& request, http::fields& header) {
+  if (!request.id.empty()) header.set("X-Request-Id", request.id);
+  if (!request.client_id.empty()) header.set("X-Client-Request-Id", request.client_id);
+}
+
 http::response<http::string_body> to_response(HttpReply reply, const AnsweredRequest& request,
                                               bool keep_alive) {
   http::response<http::string_body> response(static_cast<http::status>(reply.status),
@@ -20,7 +25,7 @@ http::response<http::string_body> to_response(HttpReply reply, const AnsweredReq
   if (reply.status == 499) response.reason("Client Closed Request");
   response.set(http::field::server, "millrace");
   response.set(http::field::content_type, reply.content_type);
-  if (!request.id.empty()) response.set("X-Request-Id", request.id);
+  set_ids(request, response);
   if (reply.retry_after_s > 0) {
     response.set(http::field::retry_after, std::to_string(reply.retry_after_s));
   }
@@ -28,6 +33,7 @@ http::response<http::string_body> to_response(HttpReply reply, const AnsweredReq
     response.set(http::field::www_authenticate, reply.challenge);
   }
   if (!reply.allow.empty()) response.set(http::field::allow, reply.allow);
+  if (reply.status == kUnsupportedMedia) response.set(http::field::accept_encoding, "identity");
   response.keep_alive(keep_alive);
   response.body() = std::move(reply.body);
   response.prepare_payload();

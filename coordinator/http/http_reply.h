@@ -13,6 +13,8 @@ namespace millrace::coordinator {
 
 // The status of an error for a caller who has not identified itself.
 inline constexpr int kUnauthorized = 401;
+// For a body that is compressed.
+inline constexpr int kUnsupportedMedia = 415;
 
 struct HttpReply {
   int status = 200;
@@ -28,11 +30,15 @@ HttpReply error_reply(const ApiError& why, std::string_view request_id);
 
 // What an answer needs to know about its request.
 struct AnsweredRequest {
-  std::string id;  // for X-Request-Id; "" : no such header
+  std::string id;         // for X-Request-Id; "" : no such header
+  std::string client_id;  // for X-Client-Request-Id; "" : no such header
   unsigned version = 11;
   bool is_head = false;     // the answer has a length and no body
   bool keep_alive = false;  // the client can use the connection again
 };
+
+// The headers of its ids.
+void set_ids(const AnsweredRequest& request, boost::beast::http::fields& header);
 
 boost::beast::http::response<boost::beast::http::string_body> to_response(
     HttpReply reply, const AnsweredRequest& request, bool keep_alive);

@@ -54,7 +54,7 @@ awaitable<bool> ReplyWriter::begin_events() {
   http::response<http::empty_body> head(http::status::ok, request_.version);
   head.set(http::field::content_type, "text/event-stream");
   head.set(http::field::cache_control, "no-cache");
-  head.set("X-Request-Id", request_.id);
+  set_ids(request_, head);
   head.keep_alive(request_.keep_alive);
   head.chunked(true);
   http::response_serializer<http::empty_body> serializer(head);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "common/net/net_stream.h"
 #include "coordinator/http/body_budget.h"
@@ -22,6 +23,10 @@ class ReplyWriter {
   void begin(AnsweredRequest request) { request_ = std::move(request); }
   const std::string& request_id() const { return request_.id; }
   void set_request_id(const std::string& id) { request_.id = id; }
+  // For a request that could not have the id that its client wants: answers have both.
+  void replace_request_id(const std::string& id) {
+    request_.client_id = std::exchange(request_.id, id);
+  }
 
   // True when the connection can take another request.
   awaitable<bool> send(HttpReply reply);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <boost/asio/write.hpp>
 
+#include "common/quoted.h"
 #include "coordinator/http/body_pace.h"
+#include "coordinator/http/http_reply.h"
 #include "coordinator/net/endpoint_name.h"
 #include "coordinator/requests/request_log.h"
 #include "coordinator/text/request_id.h"
@@ -28,6 +30,20 @@ Result<std::string_view> authorization_of(const RequestReader::Header& header) {
   }
   const auto value = header[http::field::authorization];
   return std::string_view(value.data(), value.size());
+}
+
+// Bodies are read as they are sent: a small one that is compressed may be a large one.
+std::optional<ApiError> check_coding(const RequestReader::Header& header) {
+  const auto [begin, end] = header.equal_range(http::field::content_encoding);
+  for (auto field = begin; field != end; ++field) {
+    const std::string_view coding(field->value().data(), field->value().size());
+    if (coding.empty() || beast::iequals(coding, "identity")) continue;
+    return ApiError(
+        error(Errc::kUnsupported, "the body's Content-Encoding is {}; send it as it is, without",
+              quoted(coding)),
+        kUnsupportedMedia);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -58,6 +74,7 @@ awaitable<RequestIntake::Step> RequestIntake::read_body() {
   if (auto wrong = gate_.check(route_, *authorization, reader_.announced_bytes())) {
     co_return refuse(*std::move(wrong));
   }
+  if (auto coded = check_coding(reader_.header())) co_return refuse(*std::move(coded));
   reader_.limit_body(gate_.max_body_bytes(route_));  // for chunked bodies
   // An HTTP/1.0 client would take it for the answer.
   constexpr unsigned kHttp11 = 11;

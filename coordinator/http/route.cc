@@ -11,32 +11,34 @@ namespace millrace::coordinator {
 
 namespace {
 
-constexpr std::array<RouteEntry, 13> kEntries = {{
-    {Endpoint::kPrefill, "POST", "/v1/prefill", "", false},
-    {Endpoint::kCompletion, "POST", "/v1/completions", "", false},
-    {Endpoint::kChat, "POST", "/v1/chat/completions", "", false},
-    {Endpoint::kStatus, "GET", "/v1/prefill/", "", true},
-    {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", true},
-    {Endpoint::kEvents, "GET", "/v1/prefill/", "/events", true},
-    {Endpoint::kLeaseRenew, "POST", "/v1/prefill/", "/lease:renew", true},
-    {Endpoint::kLeaseRelease, "POST", "/v1/prefill/", "/lease:release", true},
-    {Endpoint::kModels, "GET", "/v1/models", "", false},
-    {Endpoint::kHealth, "GET", "/health", "", false},
-    {Endpoint::kReady, "GET", "/ready", "", false},
-    {Endpoint::kMetrics, "GET", "/metrics", "", false},
-    {Endpoint::kVersion, "GET", "/version", "", false},
+constexpr std::array<RouteEntry, 14> kEntries = {{
+    {Endpoint::kPrefill, "POST", "/v1/prefill", "", PathId::kNone},
+    {Endpoint::kCompletion, "POST", "/v1/completions", "", PathId::kNone},
+    {Endpoint::kChat, "POST", "/v1/chat/completions", "", PathId::kNone},
+    {Endpoint::kStatus, "GET", "/v1/prefill/", "", PathId::kRequest},
+    {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", PathId::kRequest},
+    {Endpoint::kEvents, "GET", "/v1/prefill/", "/events", PathId::kRequest},
+    {Endpoint::kLeaseRenew, "POST", "/v1/prefill/", "/lease:renew", PathId::kRequest},
+    {Endpoint::kLeaseRelease, "POST", "/v1/prefill/", "/lease:release", PathId::kRequest},
+    {Endpoint::kModels, "GET", "/v1/models", "", PathId::kNone},
+    {Endpoint::kModel, "GET", "/v1/models/", "", PathId::kModel},
+    {Endpoint::kHealth, "GET", "/health", "", PathId::kNone},
+    {Endpoint::kReady, "GET", "/ready", "", PathId::kNone},
+    {Endpoint::kMetrics, "GET", "/metrics", "", PathId::kNone},
+    {Endpoint::kVersion, "GET", "/version", "", PathId::kNone},
 }};
 
 bool matches(const RouteEntry& entry, std::string_view path, std::string* id) {
-  if (!entry.has_id) return path == entry.before_id;
+  if (entry.id == PathId::kNone) return path == entry.before_id;
   if (!path.starts_with(entry.before_id) || !path.ends_with(entry.after_id) ||
       path.size() < entry.before_id.size() + entry.after_id.size()) {
     return false;
   }
   const size_t length = path.size() - entry.before_id.size() - entry.after_id.size();
-  // Some clients write ':' as %3A.
+  // Some clients write ':' as %3A, and '/' as %2F.
   auto decoded = percent_decode(path.substr(entry.before_id.size(), length));
-  if (!decoded.ok() || !check_request_id(*decoded).ok()) return false;
+  if (!decoded.ok() || decoded->empty()) return false;
+  if (entry.id == PathId::kRequest && !check_request_id(*decoded).ok()) return false;
   *id = *std::move(decoded);
   return true;
 }

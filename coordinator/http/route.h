@@ -22,6 +22,7 @@ enum class Endpoint {
   kLeaseRenew,    // POST /v1/prefill/{id}/lease:renew
   kLeaseRelease,  // POST /v1/prefill/{id}/lease:release
   kModels,        // GET /v1/models
+  kModel,         // GET /v1/models/{id}
   kHealth,        // GET /health
   kReady,         // GET /ready
   kMetrics,       // GET /metrics
@@ -39,13 +40,20 @@ struct Route {
   std::string allow;  // of kWrongMethod: what the path takes, as "GET, HEAD"
 };
 
+// Whose id a path has in it.
+enum class PathId {
+  kNone,
+  kRequest,
+  kModel,  // which may have slashes, as org/name
+};
+
 // A path is `before_id`, or with an id in it `before_id` + id + `after_id`.
 struct RouteEntry {
   Endpoint endpoint;
   std::string_view method;
   std::string_view before_id;
-  std::string_view after_id;  // meaningful if has_id
-  bool has_id;
+  std::string_view after_id;
+  PathId id;
 };
 
 // All routes; those that take GET take HEAD without an entry of its own.

@@ -11,9 +11,7 @@ namespace millrace::coordinator {
 Result<std::string> percent_decode(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '+') {
-      out += ' ';
-    } else if (text[i] != '%') {
+    if (text[i] != '%') {
       out += text[i];
     } else {
       unsigned byte = 0;
@@ -44,6 +42,17 @@ std::string percent_encode(std::string_view text) {
   return out;
 }
 
+namespace {
+
+// In a query, unlike in a path, a plus is a blank.
+Result<std::string> decode_part(std::string_view text) {
+  std::string blanks(text);
+  std::ranges::replace(blanks, '+', ' ');
+  return percent_decode(blanks);
+}
+
+}  // namespace
+
 Result<std::vector<std::pair<std::string, std::string>>> parse_query(std::string_view query) {
   std::vector<std::pair<std::string, std::string>> out;
   while (!query.empty()) {
@@ -51,10 +60,10 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_query(std::string
     query.remove_prefix(std::min(query.size(), item.size() + 1));
     if (item.empty()) continue;
     const size_t equals = item.find('=');
-    MR_ASSIGN_OR_RETURN(std::string name, percent_decode(item.substr(0, equals)));
+    MR_ASSIGN_OR_RETURN(std::string name, decode_part(item.substr(0, equals)));
     std::string value;
     if (equals != std::string_view::npos) {
-      MR_ASSIGN_OR_RETURN(value, percent_decode(item.substr(equals + 1)));
+      MR_ASSIGN_OR_RETURN(value, decode_part(item.substr(equals + 1)));
     }
     out.emplace_back(std::move(name), std::move(value));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The query of a URL: "model=a%20b&stream=true".
+// The parts of a URL: its path, and its query, "model=a%20b&stream=true".
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace millrace::coordinator {
 
-// Decodes %XX and '+', which forms write for a space.
+// Decodes %XX.
 Result<std::string> percent_decode(std::string_view text);
 // Everything but letters, digits and "-._~" becomes %XX.
 std::string percent_encode(std::string_view text);
 
-// In the order given, names not made unique.
+// In the order given, names not made unique. '+' is a space, as forms write it.
 Result<std::vector<std::pair<std::string, std::string>>> parse_query(std::string_view query);
 
 }  // namespace millrace::coordinator

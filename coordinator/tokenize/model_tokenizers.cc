@@ -5,6 +5,7 @@
 #include <boost/asio/this_coro.hpp>
 #include <boost/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "common/log.h"
 
@@ -84,6 +85,16 @@ awaitable<Result<tokenizer::Frame>> ModelTokenizers::ask(const std::string& mode
   if (pending->reply) co_return *std::move(pending->reply);
   if (gone()) co_return Error(Errc::kCancelled, "the client disconnected");
   co_return Error(Errc::kDeadlineExceeded, "the tokenizer did not answer by the deadline");
+}
+
+void ModelTokenizers::compare_vocabulary(const std::string& model, int64_t vocab_size) {
+  Entry& entry = entries_.at(model);
+  if (std::exchange(entry.compared, true)) return;
+  if (entry.tokenizer->num_ids() <= vocab_size) return;
+  spdlog::warn(
+      "model '{}': {} has {} token ids, its groups' vocabulary {}: prompts with the others are "
+      "refused; if there are many, --tokenizer names the folder of another model",
+      model, entry.tokenizer->directory(), entry.tokenizer->num_ids(), vocab_size);
 }
 
 void ModelTokenizers::observe(const std::string& model, Duration took, bool ok) {

@@ -35,6 +35,8 @@ class ModelTokenizers {
                                           std::function<bool()> gone,
                                           tokenizer::Turn turn = tokenizer::Turn::kLast);
 
+  // Logs once if the model's tokenizer has ids beyond those of its groups' vocabulary.
+  void compare_vocabulary(const std::string& model, int64_t vocab_size);
   // Records how long a text took and whether it succeeded.
   void observe(const std::string& model, Duration took, bool ok);
   // To be called before the registry is rendered.
@@ -48,6 +50,7 @@ class ModelTokenizers {
     metrics::Gauge ready;
     metrics::Counter replaced;
     int64_t replaced_counted = 0;
+    bool compared = false;
   };
 
   metrics::Registry& registry_;

@@ -261,11 +261,6 @@ Result<void> refuse_gguf(const std::string& model) {
       model);
 }
 
-std::string directory_name(const std::string& directory) {
-  const auto path = std::filesystem::absolute(directory).lexically_normal();
-  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
-}
-
 }  // namespace
 
 Result<ModelConfig> read_model_config(const std::string& directory) {
@@ -286,7 +281,6 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
     MR_ASSIGN_OR_RETURN(const auto modelopt, read_object(modelopt_path));
     MR_ASSIGN_OR_RETURN(config.float8, read_modelopt_format(JsonFields(modelopt, modelopt_path)));
   }
-  config.name = directory_name(directory);
   return config;
 }
 

@@ -19,7 +19,7 @@
 namespace millrace::model {
 
 struct ModelConfig {
-  std::string name;          // last component of the directory's path, or as given
+  std::string name;          // as model_name() says, or as given; "" from read_model_config()
   std::string architecture;  // "LlamaForCausalLM", ...
   int32_t num_layers = 0;
   int32_t hidden_size = 0;

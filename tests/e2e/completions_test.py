@@ -4,13 +4,15 @@
 import hashlib
 import http.client
 import json
+import os
 import signal
 import struct
 import sys
+import tempfile
 import time
 import unittest
 
-from service import PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+from service import MODEL_DIR, PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
 
 SHORT = make_prompt(1024, seed=1)
 MEDIUM = make_prompt(tokens_for(4096), seed=2)
@@ -157,6 +159,45 @@ class CompletionsTest(ServiceTestCase):
         self.assertEqual([model[name] for name in ("dtype", "quantization", "kv_cache_dtype")], ["bfloat16", "fp8", "float8_e4m3"])
         _, _, done = service.prefill(SHORT)
         self.assertEqual(done["manifest"]["layout"]["dtype"], model["kv_cache_dtype"])
+
+    def test_calls_of_one_trace_have_ids_of_their_own(self):
+        first, second = (self.complete(SHORT, "trace-1") for _ in range(2))
+        self.assertEqual((first[0], first[1]["X-Request-Id"], first[1]["X-Client-Request-Id"]), (200, "trace-1", None))
+        self.assertEqual((second[0], second[1]["X-Client-Request-Id"]), (200, "trace-1"), second[2])
+        own = second[1]["X-Request-Id"]
+        self.assertNotEqual(own, "trace-1")
+        self.assertEqual(json.loads(second[2])["kv_transfer_params"]["millrace"]["request_id"], own)
+        # Both caches are there, each under its id, and the log tells of both ids in one line.
+        for request_id in "trace-1", own:
+            self.assertEqual(self.service.get(f"/v1/prefill/{request_id}")[2]["lease"]["state"], "active")
+        self.assertTrue(any(own in line and "trace-1" in line for line in self.service.logs().splitlines()))
+
+
+class NamesTest(ServiceTestCase):
+    def serve(self, *options):
+        service = Service()
+        self.addCleanup(service.close)
+        service.start_group(*options)
+        return service
+
+    def test_a_model_has_the_name_that_an_option_gives_it(self):
+        service = self.serve("--served-model-name", "org/name")
+        status, _, done = service.request("POST", "/v1/prefill", {"model": "org/name", "prompt_token_ids": SHORT["prompt_token_ids"]})
+        self.assertEqual((status, done["model"], done["manifest"]["model"]), (200, "org/name", "org/name"))
+        (listed,) = service.get("/v1/models")[2]["data"]
+        for path in "/v1/models/org/name", "/v1/models/org%2Fname":
+            status, _, model = service.get(path)
+            self.assertEqual((status, {**model, "created": 0}), (200, {**listed, "created": 0}))
+        self.assertEqual(service.get("/v1/models/fixture")[0], 404)
+
+    def test_a_snapshot_in_a_hugging_face_cache_has_the_name_of_its_repository(self):
+        with tempfile.TemporaryDirectory(prefix="millrace-hub-") as hub:
+            snapshot = os.path.join(hub, "models--org--model", "snapshots", "0123456789abcdef0123456789abcdef01234567")
+            os.makedirs(snapshot)
+            for name in "config.json", "model.safetensors":
+                os.symlink(os.path.join(MODEL_DIR, name), os.path.join(snapshot, name))
+            service = self.serve("--model", snapshot)
+            self.assertEqual(service.get("/v1/models/org/model")[2]["id"], "org/model")
 
 
 class WithoutGroupsTest(ServiceTestCase):

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Prompts whose prefix a group has cached: decode nodes answer as if every prompt had been computed whole."""
+import json
+import os
 import re
+import subprocess
+import tempfile
 import unittest
 
-from service import InBackground, Service, ServiceTestCase, StreamingDecode, make_prompt, tokens_for, wait_until
+from service import BIN_DIR, PATIENCE_S, InBackground, Service, ServiceTestCase, StreamingDecode, make_prompt, tokens_for, wait_until
 
 # The records that the queries ask for lie in the first third.
 PROMPTS = [make_prompt(tokens_for(3072), seed=seed) for seed in (2, 3)]
@@ -80,6 +84,17 @@ class PrefixTest(ServiceTestCase):
         wait_until("the metric", lambda: self.metric("millrace_prefix_cache_hit_tokens_total") >= before + hit, 20)
         self.assertGreater(self.metric("millrace_prefix_cache_bytes"), 0)
         self.assertEqual(self.metric("millrace_prefix_cache_uneconomic_tokens_total"), 0)  # nothing is on disk
+
+    def test_an_empty_salt_is_refused_and_the_client_does_not_leave_it_out(self):
+        status, _, answer = self.service.prefill(PROMPTS[0], cache="both", cache_salt="")
+        self.assertEqual((status, answer["error"]["param"]), (400, "cache_salt"))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(PROMPTS[0], file)
+            file.flush()
+            done = subprocess.run([os.path.join(BIN_DIR, "millrace-client"), "--server", f"127.0.0.1:{self.service.http_port}", "prefill", "--model",
+                                   "fixture", "--prompt", file.name, "--cache-salt", ""], capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("'cache_salt' is empty", done.stderr)
 
 
 class RoutingTest(ServiceTestCase):

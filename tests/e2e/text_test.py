@@ -194,7 +194,8 @@ class FixtureTest(TextTestCase):
 
     def test_bad_prompts_are_refused_by_name(self):
         for body, content_type, param, why in ((b'{"model":"fixture","prompt":"a\xff"}', "application/json", None, "byte 30: not UTF-8"),
-                                               (rb'{"model":"fixture","prompt":"\ud800"}', "application/json", None, "byte 35"),
+                                               (rb'{"model":"fixture","prompt":"\ud800"}', "application/json", None, "half of a surrogate pair"),
+                                               (b'\xef\xbb\xbf{"model":"fixture","prompt":"a"}', "application/json", None, "byte order mark of UTF-8"),
                                                (b'{"model":"fixture","prompt":["a","b"]}', "application/json", "prompt", "several prompts"),
                                                (b'{"model":"fixture","prompt":["a",1]}', "application/json", "prompt", "several prompts"),
                                                (b'{"model":"fixture","prompt":[1,"a"]}', "application/json", "prompt", "several prompts")):
@@ -401,18 +402,50 @@ class StartTest(unittest.TestCase):
         self.assertEqual(self.start("--tokenizer-processes", "2")[0], 2)
 
 
-class OtherVocabularyTest(ServiceTestCase):
-    def test_a_tokenizer_of_another_model_is_refused(self):
-        service = Service(coordinator_options=options(directory_of("large", byte_level(2500))))
-        self.addCleanup(service.close)
-        service.start_group(tp=1)
-        status, _, answer = service.request("POST", "/v1/completions", {"model": "fixture", "prompt": "a"})
-        self.assertEqual(status, 400)
-        self.assertIn("vocabulary 2048", answer["error"]["message"])
-        self.assertIn("--tokenizer", answer["error"]["message"])
-        status, _, answer = service.prefill(SHORT)
-        self.assertEqual(status, 200)
-        self.assertNotIn("first_token_text", answer)
+def directory_with_one_more_id():
+    """The fixture's tokenizer with an id that its model lacks, as Gemma 3 1B's has one for images."""
+    with open(os.path.join(MODEL_DIR, "tokenizer.json")) as file:
+        made = json.load(file)
+    made.setdefault("added_tokens", []).append({"id": 2048, "content": "<image_soft_token>", "single_word": False, "lstrip": False, "rstrip": False,
+                                                "normalized": False, "special": True})
+    path = os.path.join(SCRATCH.name, "one-more-id")
+    os.makedirs(path, exist_ok=True)
+    with open(os.path.join(path, "tokenizer.json"), "w") as file:
+        json.dump(made, file)
+    return path
+
+
+class MoreIdsTest(TextTestCase):
+    directory = directory_with_one_more_id()
+
+    def test_only_a_text_with_such_a_token_is_refused(self):
+        self.assert_tokens(" daze gotu")
+        status, answer = self.post("/v1/prefill?model=fixture", " daze gotu", "text/plain")
+        self.assertEqual((status, answer["num_tokens"]), (200, 3))
+        self.assertIsInstance(answer["first_token_text"], str)
+        for path, body, param in (("/v1/completions", {"model": "fixture", "prompt": " daze<image_soft_token>"}, "prompt"),
+                                  ("/v1/prefill", {"model": "fixture", "text": " daze<image_soft_token>"}, "text")):
+            status, _, answer = self.service.request("POST", path, body)
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+            self.assertIn("token 2 of the text is 2048", answer["error"]["message"])
+            self.assertIn("vocabulary of 2048", answer["error"]["message"])
+        self.assertIn("has 2049 token ids, its groups' vocabulary 2048", self.service.logs())
+
+    def test_lines_of_a_batch_job_neither(self):
+        with tempfile.TemporaryDirectory(prefix="millrace-e2e-") as directory:
+            path = os.path.join(directory, "prompts.jsonl")
+            with open(path, "w") as file:
+                for name, text in ("inside", " daze gotu"), ("outside", " daze<image_soft_token>"):
+                    file.write(json.dumps({"id": name, "text": text}) + "\n")
+            done = subprocess.run([os.path.join(BIN_DIR, "millrace-batch"), "--model", MODEL_DIR, "--tokenizer", self.directory, "--input", path,
+                                   "--output", directory, "--head-plan", "dense", "--threads", "1", "--tokenizer-python", PYTHON],
+                                  capture_output=True, text=True, timeout=PATIENCE_S)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("has 2049 token ids, the model a vocabulary of 2048", done.stderr)
+            with open(os.path.join(directory, "results.jsonl")) as file:
+                inside, outside = map(json.loads, file)
+        self.assertEqual(inside["num_tokens"], 3)
+        self.assertIn("token 2 of the text is 2048", outside["error"]["message"])
 
 
 class BatchTest(unittest.TestCase):

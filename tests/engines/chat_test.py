@@ -99,6 +99,24 @@ class ChatTest(ServiceTestCase):
         parts = [{"type": "text", "text": self.text[:break_at]}, {"type": "text", "text": self.text[break_at + 1:]}]
         self.assert_prompt(self.text, [{"role": "user", "content": parts}])
 
+    def test_templates_that_take_parts_get_parts_and_a_message_without_content_is_empty(self):
+        one, two = self.words[:2]
+        takes_text = "{{ bos_token }}{% for m in messages %}{{ m['content'] + '' }}{% endfor %}"
+        takes_parts = ("{{ bos_token }}{% for m in messages %}{% if m['content'] is string %}{{ raise_exception('text') }}{% endif %}"
+                       "{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %}")
+        parts = [{"type": "text", "text": f" {one}"}, {"type": "text", "text": f" {two}"}]
+        call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "id": "c", "function": {"name": "f", "arguments": "{}"}}]}
+        bare = {name: value for name, value in call.items() if name != "content"}
+        for template, joined in (takes_text, f" {one}\n {two}"), (takes_parts, f" {one} {two}"):
+            service = Service(coordinator_options=options(directory_with(template), "--tokenizer-chat", "--tokenizer-processes", "1"))
+            self.addCleanup(service.close)
+            service.start_group(tp=1)
+            for messages in [{"role": "user", "content": parts}], [call, {"role": "user", "content": parts}, bare]:
+                status, _, answer = service.request("POST", "/v1/chat/completions", {"model": "fixture", "messages": messages})
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(answer["kv_transfer_params"]["millrace"]["prompt_sha256"],
+                                 digest(self.library.encode("<bos>" + joined, add_special_tokens=False).ids))
+
     def test_the_template_sees_what_clients_say_to_it(self):
         one, two, three, four = self.words
         user = {"role": "user", "content": f" {one}"}
@@ -135,11 +153,11 @@ class ChatTest(ServiceTestCase):
     def test_what_is_wrong_is_refused_by_name(self):
         user = [{"role": "user", "content": " a"}]
         image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]
-        call = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]
+        call = [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "f", "input": "a"}}]}]
         for messages, fields, param, why in (
                 ("a", {}, "messages", "must be a list of messages"), ([], {}, "messages", "at least one message"), (None, {}, "messages", "missing"),
                 ([1], {}, "messages", "object with a 'role'"), ([{"content": "a"}], {}, "messages", "object with a 'role'"),
-                (image, {}, "messages", "image_url"), (call, {}, "messages", "arguments of a tool call"),
+                (image, {}, "messages", "image_url"), (call, {}, "messages", "'tool_calls' must be"),
                 ([{"role": "nobody", "content": ""}], {}, "messages", "no such role: nobody"),
                 (user, {"chat_template": "{{ 1 }}"}, "chat_template", "the model's own"),
                 (user, {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "messages", "'chat_template_kwargs'"),

@@ -108,7 +108,7 @@ class DocumentTest(unittest.TestCase):
     def test_a_prompt_can_end_with_any_error(self):
         statuses = {str(status) for status in self.code["errors"].values()}
         for operation in PREFILL, COMPLETION, CHAT:
-            self.assertEqual(set(openapi.operations(self.document)[operation]["responses"]), statuses | {"200", "401", "431"})
+            self.assertEqual(set(openapi.operations(self.document)[operation]["responses"]), statuses | {"200", "401", "415", "431"})
 
     def test_manifest(self):
         def fields_of(schema):

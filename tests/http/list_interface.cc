@@ -23,7 +23,7 @@ json::array routes() {
   json::array out;
   for (const RouteEntry& entry : all_routes()) {
     std::string path(entry.before_id);
-    if (entry.has_id) path += "{id}" + std::string(entry.after_id);
+    if (entry.id != PathId::kNone) path += "{id}" + std::string(entry.after_id);
     out.push_back({{"method", std::string(entry.method)}, {"path", path}});
   }
   return out;

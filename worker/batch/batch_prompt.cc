@@ -7,6 +7,8 @@
 #include <functional>
 #include <limits>
 
+#include "common/text/read_json.h"
+
 namespace millrace::worker {
 
 namespace json = boost::json;
@@ -14,15 +16,13 @@ namespace json = boost::json;
 namespace {
 
 Result<json::object> parse_object(std::string_view line) {
-  json::error_code status;
-  json::parse_options options;
-  options.max_depth = 8;
-  auto value = json::parse({line.data(), line.size()}, status, {}, options);
-  if (status) {
-    return error(Errc::kInvalidArgument, "the line is not JSON: {}", status.message());
+  constexpr size_t kMaxDepth = 8;
+  auto value = read_json(line, kMaxDepth);
+  if (!value.ok()) {
+    return error(Errc::kInvalidArgument, "the line is not JSON: {}", value.error().message);
   }
-  if (!value.is_object()) return error(Errc::kInvalidArgument, "the line is not a JSON object");
-  return std::move(value.get_object());
+  if (!value->is_object()) return error(Errc::kInvalidArgument, "the line is not a JSON object");
+  return std::move(value->get_object());
 }
 
 // An integer in [low, high], however JSON spells it (1, 1.0).

@@ -11,22 +11,36 @@
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
+#include "common/quoted.h"
+#include "common/text/utf8.h"
 #include "common/units.h"
+#include "model/model_name.h"
 #include "worker/cli/rank_cli.h"
 
 namespace millrace::worker {
 
 namespace {
 
-constexpr size_t kMaxNameChars = 128;  // as in the coordinator
+// As in the coordinator.
+constexpr size_t kMaxGroupNameChars = 128;
+constexpr size_t kMaxModelNameChars = 256;
 
-// A name appears in metrics and logs, which have one entry a line.
-std::string check_name(const std::string& name) {
+// A name appears in metrics and logs, which have one entry a line, and in JSON.
+std::string check_name(const std::string& name, size_t max_chars) {
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
-  if (name.empty() || name.size() > kMaxNameChars) {
-    return fmt::format("must have 1 to {} characters, not {}", kMaxNameChars, name.size());
+  if (name.empty() || name.size() > max_chars) {
+    return fmt::format("must have 1 to {} characters, not {}", max_chars, name.size());
   }
+  if (utf8_prefix(name) < name.size()) return "is not UTF-8";
   return std::any_of(name.begin(), name.end(), is_control) ? "has control characters" : "";
+}
+
+std::string check_group_name(const std::string& name) {
+  return check_name(name, kMaxGroupNameChars);
+}
+
+std::string check_model_name(const std::string& name) {
+  return check_name(name, kMaxModelNameChars);
 }
 
 // Decode nodes are told to connect to it: a wildcard address to listen on cannot be reached.
@@ -158,8 +172,13 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
   add_group_tls(app, options.group_tls);
   app.add_option("--group-name", options.group_name, "label of this group in metrics")
       ->type_name("NAME")
-      ->check(check_name)
+      ->check(check_group_name)
       ->capture_default_str();
+  app.add_option("--served-model-name", options.rank.served_model_name,
+                 "name by which clients ask for the model, such as org/name")
+      ->type_name("NAME")
+      ->check(check_model_name)
+      ->default_str("the last part of --model, or its repository in a Hugging Face cache");
   app.add_option("--head-plan", options.group.head_plan, "head plan of requests that name none")
       ->type_name("PLAN")
       ->capture_default_str();
@@ -201,6 +220,15 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
 }
 
 Result<void> check_together(const WorkerOptions& options) {
+  if (options.rank.served_model_name.empty() && !options.rank.model_directory.empty()) {
+    const std::string wrong = check_model_name(model::model_name(options.rank.model_directory));
+    if (!wrong.empty()) {
+      return error(Errc::kInvalidArgument,
+                   "--model {}: the name that this gives the model {}; --served-model-name gives "
+                   "it another",
+                   quoted(std::string_view(options.rank.model_directory)), wrong);
+    }
+  }
   MR_ASSIGN_OR_RETURN(const int64_t disk_bytes, parse_bytes(options.disk_pool));
   if (disk_bytes > 0 && options.disk_directory.empty()) {
     return error(Errc::kInvalidArgument, "--disk-pool {}: needs --disk-directory",

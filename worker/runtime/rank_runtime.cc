@@ -102,6 +102,7 @@ Result<void> RankRuntime::load(const RankOptions& options, DType compute_dtype) 
                       model::load_model_weights(options.model_directory, grid_->tensor_parallel(),
                                                 {compute_dtype, options.quantization}, *device_,
                                                 cores_.num_threads));
+  if (!options.served_model_name.empty()) weights_->config.name = options.served_model_name;
   if (!options.float8_kv) return {};
   MR_ASSIGN_OR_RETURN(auto scales,
                       model::load_kv_scales(options.model_directory, weights_->config));

@@ -23,6 +23,7 @@ namespace millrace::worker {
 
 struct RankOptions {
   std::string model_directory;
+  std::string served_model_name;  // "": as model_name() says
   GridShape grid;
   DeviceChoice device = {.kind = DeviceChoice::Kind::kCpu};
   std::optional<DType> compute_dtype;  // none: what suits the device best

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/text/batch_text.h"
 
+#include <algorithm>
+
+#include "common/log.h"
 #include "tokenizer/text_messages.h"
 
 namespace millrace::worker {
@@ -20,9 +23,9 @@ Result<void> BatchText::start() {
   options.processes = 1;
   MR_ASSIGN_OR_RETURN(auto started, tokenizer::Tokenizer::create(options));
   if (started->num_ids() > vocab_size_) {
-    return error(Errc::kInvalidArgument,
-                 "the tokenizer of {} has {} token ids, the model a vocabulary of {}", directory_,
-                 started->num_ids(), vocab_size_);
+    spdlog::warn(
+        "{} has {} token ids, the model a vocabulary of {}: prompts with the others are refused",
+        directory_, started->num_ids(), vocab_size_);
   }
   tokenizer_ = std::move(started);
   return {};
@@ -37,7 +40,13 @@ Result<std::vector<int32_t>> BatchText::encode(const std::string& text, bool add
   MR_ASSIGN_OR_RETURN(const auto reply,
                       tokenizer_->call(tokenizer::encode_request(text, add_special_tokens),
                                        Deadline::after(kPatience)));
-  return tokenizer::encoded_ids(reply, tokenizer_->num_ids());
+  MR_ASSIGN_OR_RETURN(auto ids, tokenizer::encoded_ids(reply, tokenizer_->num_ids()));
+  const auto bad = std::ranges::find_if(ids, [this](int32_t id) { return id >= vocab_size_; });
+  if (bad == ids.end()) return ids;
+  return error(Errc::kInvalidArgument,
+               "token {} of the text is {}, of which the model with a vocabulary of {} knows "
+               "nothing",
+               bad - ids.begin(), *bad, vocab_size_);
 }
 
 Result<std::string> BatchText::read(std::span<const int32_t> prompt,

@@ -110,13 +110,53 @@ TEST_F(ServerCompletions, AChatNeedsATokenizer) {
       << reply.error_message();
 }
 
-TEST_F(ServerCompletions, AnIdThatIsInUseIsRefused) {
-  const auto first = begin(kBody, "X-Request-Id: same\r\n");
+TEST_F(ServerCompletions, AnIdOfABodyThatIsInUseIsRefused) {
+  const char* body = R"({"model":"tiny","prompt":[1],"request_id":"same"})";
+  const auto first = begin(body);
   EXPECT_EQ(group_.receive_request().request_id(), "same");
-  const auto second = begin(kBody, "X-Request-Id: same\r\n");
-  const RawReply reply = second->read_reply();
-  EXPECT_EQ(reply.status, 400);
-  EXPECT_EQ(reply.error_param(), "request_id");
+  for (const char* header : {"", "X-Request-Id: other\r\n", "X-Request-Id: same\r\n"}) {
+    const RawReply reply = begin(body, header)->read_reply();
+    EXPECT_EQ(reply.status, 400) << header;
+    EXPECT_EQ(reply.error_param(), "request_id");
+  }
+}
+
+TEST_F(ServerCompletions, AnXRequestIdThatComesAgainNamesTheFirstRequestOnly) {
+  const std::string header = "X-Request-Id: trace\r\n";
+  const auto first = begin(kBody, header);
+  const auto request = group_.receive_request();
+  EXPECT_EQ(request.request_id(), "trace");
+  // While the first runs, and when it has its answer.
+  const auto second = begin(kBody, header);
+  group_.serve(request);
+  const RawReply answer = first->read_reply();
+  EXPECT_EQ(answer.headers.at("x-request-id"), "trace");
+  EXPECT_EQ(answer.headers.count("x-client-request-id"), 0u);
+  const auto third =
+      begin(R"({"model":"tiny","prompt":[1,2,3],"stream":true})", header + "X-Request-Id: b\r\n");
+  for (const auto* client : {&second, &third}) {
+    const auto again = group_.receive_request();
+    EXPECT_TRUE(again.request_id().starts_with("req-")) << again.request_id();
+    group_.serve(again);
+    const RawReply reply = (*client)->read_reply();
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.headers.at("x-request-id"), again.request_id());
+    EXPECT_EQ(reply.headers.at("x-client-request-id"), "trace");
+    EXPECT_NE(reply.body.find("cmpl-" + again.request_id()), std::string::npos) << reply.body;
+  }
+}
+
+TEST_F(ServerCompletions, ACompressedBodyIsRefusedAndNotRead) {
+  for (const char* coding : {"gzip", "x-gzip", "br", "zstd", "gzip, identity"}) {
+    const RawReply reply =
+        begin("\x1f\x8b", fmt::format("Content-Encoding: {}\r\n", coding))->read_reply();
+    EXPECT_EQ(reply.status, 415) << coding;
+    EXPECT_EQ(reply.headers.at("accept-encoding"), "identity");
+    EXPECT_NE(reply.error_message().find(coding), std::string::npos) << reply.error_message();
+  }
+  const auto client = begin(kBody, "Content-Encoding: Identity\r\n");
+  group_.serve(group_.receive_request());
+  EXPECT_EQ(client->read_reply().status, 200);
 }
 
 TEST_F(ServerCompletions, AClientThatHangsUpCancels) {

@@ -10,6 +10,7 @@ namespace millrace::coordinator {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class ServiceReplyTest : public ::testing::Test {
  protected:
@@ -39,6 +40,19 @@ TEST_F(ServiceReplyTest, ListsTheModelsOfTheGroups) {
   EXPECT_EQ(reply("GET", "/v1/models").body, R"({"object":"list","data":[]})");
   ASSERT_TRUE(scheduler_.add_group(group_description("g0", "group-0"), link_).ok());
   EXPECT_THAT(reply("GET", "/v1/models").body, HasSubstr(R"("id":"tiny")"));
+}
+
+TEST_F(ServiceReplyTest, AModelIsFoundByItsName) {
+  auto description = group_description("g0", "group-0");
+  description.mutable_model()->set_name("org/tiny");
+  ASSERT_TRUE(scheduler_.add_group(description, link_).ok());
+  for (const char* path : {"/v1/models/org/tiny", "/v1/models/org%2Ftiny"}) {
+    EXPECT_EQ(reply("GET", path).status, 200) << path;
+    EXPECT_THAT(reply("GET", path).body, StartsWith(R"({"id":"org/tiny","object":"model",)"));
+  }
+  const HttpReply other = reply("GET", "/v1/models/tiny");
+  EXPECT_EQ(other.status, 404);
+  EXPECT_THAT(other.body, HasSubstr(R"("param":"model")"));
 }
 
 TEST_F(ServiceReplyTest, MetricsAreText) {

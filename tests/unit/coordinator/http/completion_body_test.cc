@@ -210,6 +210,31 @@ TEST(CompletionBody, OptionsOfMillraceAreCheckedAsThoseOfAPrefill) {
   EXPECT_EQ(millrace("[1]"), "millrace: 'millrace' must be an object, not an array");
 }
 
+// vLLM's own field: its pages are shared by it, and so must ours be.
+TEST(CompletionBody, TheSaltIsWhereVllmHasIt) {
+  EXPECT_EQ(accepted(with(R"("cache_salt":"s")")).prefill.options.cache_salt(), "s");
+  EXPECT_EQ(accepted(with(R"("cache_salt":null)")).prefill.options.cache_salt(), "");
+  EXPECT_EQ(refusal(with(R"("cache_salt":"")")),
+            "cache_salt: 'cache_salt' is empty; leave it out to share with all");
+  EXPECT_EQ(refusal(with(R"("millrace":{"cache_salt":""})")),
+            "millrace.cache_salt: 'millrace.cache_salt' is empty; leave it out to share with all");
+  EXPECT_EQ(refusal(with(R"("cache_salt":"s","millrace":{"cache_salt":"s"})")),
+            "millrace.cache_salt: field 'millrace.cache_salt' given twice");
+}
+
+TEST(CompletionBody, AMistakeInItsJsonIsNamed) {
+  EXPECT_EQ(refusal(parse("\xef\xbb\xbf{}")),
+            ": malformed JSON at byte 0: a byte order mark of UTF-8; JSON is UTF-8 without one");
+  EXPECT_NE(refusal(with(R"("user":"\ud800")")).find("half of a surrogate pair"),
+            std::string::npos);
+  EXPECT_NE(refusal(with(R"("temperature":NaN)")).find("NaN and Infinity"), std::string::npos);
+}
+
+TEST(CompletionBody, FieldsForTheEngineMayBeDeep) {
+  const std::string deep = std::string(100, '[') + std::string(100, ']');
+  EXPECT_EQ(refusal(with(R"("tools":)" + deep)), "accepted");
+}
+
 TEST(CompletionBody, MalformedJsonAndOtherDocumentsAreRefused) {
   EXPECT_TRUE(refusal(parse(R"({"prompt":[1)")).starts_with(": malformed JSON at byte"));
   EXPECT_TRUE(refusal(with(R"("x":{"y":[1,})")).starts_with(": malformed JSON at byte"));

@@ -19,6 +19,19 @@ TEST(HttpReply, HasTheIdAndTheLengthOfItsBody) {
   EXPECT_EQ(response.count(http::field::allow), 0u);
 }
 
+TEST(HttpReply, HasTheClientsIdWhereTheRequestGotAnother) {
+  const auto response = to_response({}, {.id = "req-1", .client_id = "trace"}, true);
+  EXPECT_EQ(response["X-Request-Id"], "req-1");
+  EXPECT_EQ(response["X-Client-Request-Id"], "trace");
+}
+
+TEST(HttpReply, SaysThatBodiesAreNotToBeCompressed) {
+  const ApiError why(Error(Errc::kUnsupported, "gzip"), kUnsupportedMedia);
+  const auto response = to_response(error_reply(why, ""), {}, true);
+  EXPECT_EQ(response.result_int(), 415u);
+  EXPECT_EQ(response[http::field::accept_encoding], "identity");
+}
+
 TEST(HttpReply, ToHeadHasALengthAndNoBody) {
   const auto response = to_response({.body = "12345"}, {.is_head = true}, /*keep_alive=*/false);
   EXPECT_EQ(response[http::field::content_length], "5");

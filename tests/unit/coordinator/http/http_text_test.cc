@@ -34,5 +34,11 @@ TEST(Query, WhatIsEncodedReadsBack) {
   EXPECT_EQ(*percent_decode(percent_encode(text)), text);
 }
 
+// In a path it is itself: the name of a model may have one.
+TEST(Query, APlusIsABlankInAQueryAlone) {
+  EXPECT_EQ(parse_query("a+b=c+d%2B")->front(), std::pair(std::string("a b"), std::string("c d+")));
+  EXPECT_EQ(*percent_decode("a+b%20"), "a+b ");
+}
+
 }  // namespace
 }  // namespace millrace::coordinator

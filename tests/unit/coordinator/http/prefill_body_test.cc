@@ -141,6 +141,18 @@ TEST(PrefillBody, PromptsShareCachedPagesUnlessTheySayOtherwise) {
             "cache_salt: 'cache_salt' of 300 characters, limit 256");
 }
 
+// It would share the pages of whoever forgot to set one.
+TEST(PrefillBody, AnEmptySaltIsRefused) {
+  const char* why = "cache_salt: 'cache_salt' is empty; leave it out to share with all";
+  EXPECT_EQ(refusal(parse(R"({"model":"m","prompt_token_ids":[1],"cache_salt":""})")), why);
+  EXPECT_EQ(refusal(parse_prefill_binary("\1\0\0\0"sv, "model=m&cache_salt=", {})), why);
+}
+
+TEST(PrefillBody, ATextInAnotherEncodingIsNamed) {
+  EXPECT_EQ(refusal(parse_prefill_text("\xff\xfeh\0i\0"sv, "model=m", {})),
+            "text: the text is not UTF-8: it has a byte order mark of UTF-16");
+}
+
 TEST(PrefillBody, ABudgetIsAShareAboveZeroAndAtMostOne) {
   const auto json = [](const std::string& fields) {
     return parse(R"({"model":"m","prompt_token_ids":[1],)" + fields + "}");

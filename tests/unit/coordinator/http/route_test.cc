@@ -16,6 +16,7 @@ TEST(Route, FindsEveryEndpoint) {
   EXPECT_EQ(find_route("POST", "/v1/prefill/r1/lease:renew").endpoint, Endpoint::kLeaseRenew);
   EXPECT_EQ(find_route("POST", "/v1/prefill/r1/lease:release").endpoint, Endpoint::kLeaseRelease);
   EXPECT_EQ(find_route("GET", "/v1/models").endpoint, Endpoint::kModels);
+  EXPECT_EQ(find_route("GET", "/v1/models/tiny").endpoint, Endpoint::kModel);
   EXPECT_EQ(find_route("GET", "/health").endpoint, Endpoint::kHealth);
   EXPECT_EQ(find_route("GET", "/ready").endpoint, Endpoint::kReady);
   EXPECT_EQ(find_route("GET", "/metrics").endpoint, Endpoint::kMetrics);
@@ -34,6 +35,17 @@ TEST(Route, AnIdMayBePercentEncoded) {
   for (const char* path : {"/v1/prefill/a%2Fb", "/v1/prefill/a+b", "/v1/prefill/a%3"}) {
     EXPECT_EQ(find_route("GET", path).endpoint, Endpoint::kNone) << path;
   }
+}
+
+// OpenAI's client writes '/' as %2F in newer versions, and as it is in older ones.
+TEST(Route, TheNameOfAModelMayHaveSlashes) {
+  for (const char* path : {"/v1/models/org/name+1", "/v1/models/org%2Fname+1"}) {
+    const Route route = find_route("GET", path);
+    EXPECT_EQ(route.endpoint, Endpoint::kModel) << path;
+    EXPECT_EQ(route.id, "org/name+1");
+  }
+  EXPECT_EQ(find_route("GET", "/v1/models/").endpoint, Endpoint::kNone);
+  EXPECT_EQ(find_route("DELETE", "/v1/models/org/name").allow, "GET, HEAD");
 }
 
 TEST(Route, TellsAWrongMethodFromAnUnknownPath) {

@@ -39,6 +39,8 @@ TEST(BatchPrompt, MayBeText) {
 TEST(BatchPrompt, NamesTheFieldThatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {"{", "not JSON"},
+      {"\xef\xbb\xbf{}", "byte order mark of UTF-8"},
+      {R"({"id":"\ud800","prompt_token_ids":[1]})", "half of a surrogate pair"},
       {"[1]", "not a JSON object"},
       {R"({"prompt_token_ids":[1]})", "id"},
       {R"({"id":7,"prompt_token_ids":[1]})", "id"},

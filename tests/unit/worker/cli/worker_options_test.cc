@@ -70,6 +70,25 @@ TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
   EXPECT_THAT(complaint({"--kv-port", "65535", "--tp", "2"}), HasSubstr("would use port 65536"));
 }
 
+TEST(WorkerOptions, AModelHasANameThatClientsCanAskFor) {
+  EXPECT_EQ(complaint({"--served-model-name", "org/name"}), "");
+  EXPECT_THAT(complaint({"--served-model-name", ""}), HasSubstr("1 to 256 characters"));
+  EXPECT_THAT(complaint({"--served-model-name", std::string(257, 'a')}), HasSubstr("not 257"));
+  for (const char* option : {"--served-model-name", "--group-name"}) {
+    EXPECT_THAT(complaint({option, "a\nb"}), HasSubstr("control characters"));
+    EXPECT_THAT(complaint({option, "a\xff"}), HasSubstr("not UTF-8"));
+  }
+  for (const char* directory : {"/", "/models/a\xff", "/models/a\nb"}) {
+    WorkerOptions options;
+    options.rank.model_directory = directory;
+    const auto checked = check_together(options);
+    ASSERT_FALSE(checked.ok()) << directory;
+    EXPECT_THAT(checked.error().message, HasSubstr("--served-model-name"));
+    options.rank.served_model_name = "name";
+    EXPECT_TRUE(check_together(options).ok()) << directory;
+  }
+}
+
 TEST(WorkerOptions, AnAddressThatNobodyCanReachIsNoKvHost) {
   for (const char* host : {"0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0"}) {
     EXPECT_THAT(complaint({"--kv-host", host}),

@@ -85,6 +85,14 @@ TEST_F(GroupRankTest, RegistersWithWhatTheGroupIs) {
   EXPECT_EQ(description.model().dtype(), "float32");
 }
 
+TEST_F(GroupRankTest, RegistersTheModelByTheNameThatItIsGiven) {
+  options_.served_model_name = "org/name";
+  group().start();
+  group().stop();
+  expect_good_end();
+  EXPECT_EQ(group().description().model().name(), "org/name");
+}
+
 TEST_F(GroupRankTest, StartsOnAllRanks) {
   EXPECT_THAT(starts([](GroupRankOptions&, int) {}), Each("ok"));
 }

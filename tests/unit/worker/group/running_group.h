@@ -54,6 +54,7 @@ class RunningGroup {
   struct Options {
     std::string model_directory;
     worker::GridShape grid{1, 2};
+    std::string served_model_name;
     bool float8_kv = false;
     int64_t device_pages = 16;
     int64_t host_pages = 48;
@@ -144,6 +145,7 @@ class RunningGroup {
             .kept_bytes = options_.kept_bytes}};
     made.pools.shares_memory = options_.shares_memory;
     made.rank.float8_kv = options_.float8_kv;
+    made.rank.served_model_name = options_.served_model_name;
     made.rank.side_by_side_tokens = options_.side_by_side_tokens;
     made.rank.device_pool_bytes = options_.device_pages * page.page_bytes();
     return made;

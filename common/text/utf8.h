@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8, the encoding of everything that clients send and receive.
+// UTF-8, the encoding of every text that comes or goes.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
 
-namespace millrace::coordinator {
+namespace millrace {
 
 // Bytes of the character that `text` begins with; 0 if it is not UTF-8 or `text` is empty.
 size_t first_char_bytes(std::string_view text);
@@ -13,4 +13,4 @@ size_t first_char_bytes(std::string_view text);
 // UTF-8.
 size_t utf8_prefix(std::string_view text);
 
-}  // namespace millrace::coordinator
+}  // namespace millrace

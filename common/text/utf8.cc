@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coordinator/text/utf8.h"
+#include "common/text/utf8.h"
 
-namespace millrace::coordinator {
+namespace millrace {
 
 size_t first_char_bytes(std::string_view text) {
   if (text.empty()) return 0;
@@ -31,4 +31,4 @@ size_t utf8_prefix(std::string_view text) {
   return at;
 }
 
-}  // namespace millrace::coordinator
+}  // namespace millrace
