@@ -71,6 +71,9 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   MR_RETURN_IF_ERROR(require_equal(runtime->grid_->world(), MILLRACE_VERSION,
                                    {{"the model's fingerprint", runtime->weights_->fingerprint}},
                                    deadline));
+  if (runtime->grid_->world().rank() == 0) {
+    for (const auto& warning : runtime->weights_->warnings) spdlog::warn("{}", warning);
+  }
   MR_ASSIGN_OR_RETURN(
       runtime->ranks_on_device_,
       num_ranks_on_device(runtime->grid_->world(), runtime->device_->info(), deadline));
