@@ -108,6 +108,7 @@ Result<LayerScales> read_scales(const Checkpoint& checkpoint, const std::string&
   return scales;
 }
 
+// Empty where the checkpoint has none.
 Result<LayerScales> find_layer(const Checkpoint& checkpoint, const std::string& prefix,
                                int32_t num_heads, const Names& names) {
   LayerScales scales;
@@ -123,7 +124,7 @@ Result<LayerScales> find_layer(const Checkpoint& checkpoint, const std::string& 
     scales = std::move(found);
     from = full;
   }
-  return from.empty() ? LayerScales{1} : scales;
+  return scales;
 }
 
 }  // namespace
@@ -134,21 +135,34 @@ bool is_kv_scale_name(std::string_view name) {
   return at != name.npos && is_known(name.substr(at + kAttention.size()));
 }
 
-Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config) {
+Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config,
+                                std::vector<std::string>* warnings) {
   if (is_synthetic_model(model)) return KvScales(static_cast<size_t>(config.num_layers));
   MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model));
   std::vector<LayerScales> keys, values;
+  int32_t num_assumed = 0;
   size_t num_heads = 1;  // that have scales of their own, in any layer
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
     const auto prefix = fmt::format("model.layers.{}.self_attn.", layer);
     MR_RETURN_IF_ERROR(refuse_unknown(checkpoint, prefix));
     MR_ASSIGN_OR_RETURN(auto k, find_layer(checkpoint, prefix, config.num_kv_heads, kKeyNames));
     MR_ASSIGN_OR_RETURN(auto v, find_layer(checkpoint, prefix, config.num_kv_heads, kValueNames));
+    for (auto* scales : {&k, &v}) {
+      if (!scales->empty()) continue;
+      scales->push_back(1);
+      ++num_assumed;
+    }
     num_heads = std::max({num_heads, k.size(), v.size()});
     keys.push_back(std::move(k));
     values.push_back(std::move(v));
   }
   MR_RETURN_IF_ERROR(checkpoint.unchanged());
+  if (num_assumed > 0 && warnings != nullptr) {
+    warnings->push_back(fmt::format(
+        "the checkpoint has no scales for {} of the {} K and V of all layers: they are 1, and "
+        "numbers beyond 448 become 448",
+        num_assumed, 2 * config.num_layers));
+  }
   std::vector<KvScale> scales;
   for (size_t layer = 0; layer < keys.size(); ++layer) {
     for (size_t head = 0; head < num_heads; ++head) {

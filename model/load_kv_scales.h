@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/pages/kv_scales.h"
 #include "common/result.h"
@@ -23,8 +24,10 @@ namespace millrace::model {
 //   kv_scale                                     older AutoFP8 and AMMO: of both
 // 1 where there is none, and for a synthetic model. kUnsupported: scales by channel, or in 8 bits;
 // two that differ; a tensor that may be a scale and has another name. kInvalidArgument: a number
-// that is not a valid scale (common/pages/kv_scales.h). All name the tensor.
-Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config);
+// that is not a valid scale (common/pages/kv_scales.h). All name the tensor. `warnings` gets a line
+// if a checkpoint lacks some.
+Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config,
+                                std::vector<std::string>* warnings = nullptr);
 
 // Whether a tensor of this name is one that load_kv_scales reads.
 bool is_kv_scale_name(std::string_view name);

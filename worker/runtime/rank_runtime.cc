@@ -106,8 +106,8 @@ Result<void> RankRuntime::load(const RankOptions& options, DType compute_dtype) 
                                                 {compute_dtype, options.quantization}, *device_,
                                                 cores_.num_threads));
   if (!options.float8_kv) return {};
-  MR_ASSIGN_OR_RETURN(auto scales,
-                      model::load_kv_scales(options.model_directory, weights_->config));
+  MR_ASSIGN_OR_RETURN(auto scales, model::load_kv_scales(options.model_directory, weights_->config,
+                                                         &weights_->warnings));
   kv_scales_ = std::make_shared<const KvScales>(std::move(scales));
   return {};
 }

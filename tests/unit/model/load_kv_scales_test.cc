@@ -86,8 +86,23 @@ TEST_F(LoadKvScalesTest, ScalesOfOtherThingsAreNone) {
             KvScales(2));
 }
 
-TEST_F(LoadKvScalesTest, WithoutAnyScalesAreOne) {
+TEST_F(LoadKvScalesTest, WithoutAnyScalesAreOneWithAWarning) {
   EXPECT_EQ(loaded({}), KvScales(2));
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(load_kv_scales(directory_.path(), config_, &warnings).ok());
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("no scales for 4 of the 4")));
+
+  warnings.clear();
+  EXPECT_TRUE(
+      load({{"0.self_attn.kv_scale", {{}, {0.5F}}}, {"1.self_attn.v_scale", {{}, {1}}}}).ok());
+  EXPECT_TRUE(load_kv_scales(directory_.path(), config_, &warnings).ok());
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("no scales for 1 of the 4")));
+
+  warnings.clear();
+  EXPECT_TRUE(
+      load({{"0.self_attn.kv_scale", {{}, {0.5F}}}, {"1.self_attn.kv_scale", {{}, {1}}}}).ok());
+  EXPECT_TRUE(load_kv_scales(directory_.path(), config_, &warnings).ok());
+  EXPECT_TRUE(warnings.empty());
 }
 
 TEST_F(LoadKvScalesTest, ANumberThatIsNoScaleIsRefusedByItsTensor) {
