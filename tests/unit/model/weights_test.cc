@@ -297,7 +297,9 @@ TEST(ModelWeights, ATiedMatrixMayHaveTheNameOfTheHead) {
   tensors["lm_head.weight"] = table;
   TempDirectory directory;
   test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
-  EXPECT_EQ(*stored_dtype(directory.path()), kBF16);
+  const auto stored = stored_dtype(directory.path());
+  ASSERT_TRUE(stored.ok()) << stored.error().to_string();
+  EXPECT_EQ(*stored, kBF16);
   MemoryDevice device(1);
   const auto loaded = load_model_weights(directory.path(), {0, 1}, kBF16, device);
   ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
