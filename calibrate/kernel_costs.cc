@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "model/config/json_text.h"
+#include "model/json/json_text.h"
 
 namespace millrace::calibrate {
 

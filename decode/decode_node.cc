@@ -149,6 +149,8 @@ class RankRun {
     MR_ASSIGN_OR_RETURN(weights_,
                         model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},
                                                   dtype, *device_, options.threads_per_rank));
+    if (tp_.rank() != 0 || num_loads_ > 1) return {};
+    for (const auto& warning : weights_->warnings) spdlog::warn("{}", warning);
     return {};
   }
 

@@ -152,8 +152,8 @@ Result<void> ExpertLoader::load_together(const std::string& prefix, ExpertWeight
   MR_ASSIGN_OR_RETURN(auto down, matrices(mlp + "experts.down_proj", hidden(), all));
   for (auto& expert : down) expert = expert.cols(first, count);
   MR_ASSIGN_OR_RETURN(experts.down, uploader_->stack(down, weights_->compute_dtype));
-  if (weights_->tp.rank != 0) return {};  // the ranks' products sum, and one of them has the bias
   MR_ASSIGN_OR_RETURN(const auto down_bias, vectors(mlp + "experts.down_proj_bias", hidden()));
+  if (weights_->tp.rank != 0) return {};  // the ranks' products sum, and one of them has the bias
   MR_ASSIGN_OR_RETURN(experts.down_bias, uploader_->stacked_vector(down_bias));
   return {};
 }

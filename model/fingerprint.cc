@@ -42,6 +42,7 @@ std::string facts_of(const ModelConfig& config) {
   if (config.activation.limit != 0) {
     facts += fmt::format(" clamp {} {}", config.activation.alpha, config.activation.limit);
   }
+  if (config.qk_norm) facts += " norms of heads";
   if (config.query_scale != 1) facts += fmt::format(" query scale {}", config.query_scale);
   if (config.float8) {
     facts += fmt::format(" float8 {} {}", config.float8->block_rows, config.float8->block_cols);
@@ -57,8 +58,9 @@ std::string facts_of(const ModelConfig& config) {
 
 }  // namespace
 
-std::string fingerprint(const ModelConfig& config, const TensorSource& tensors) {
-  const std::string facts = fmt::format("{} {:016x}", facts_of(config), tensors.fingerprint());
+std::string fingerprint(const ModelConfig& config, const TensorSource& tensors, int num_threads) {
+  const std::string facts =
+      fmt::format("{} {:016x}", facts_of(config), tensors.fingerprint(num_threads));
   return fmt::format("{:016x}", checksum(std::as_bytes(std::span(facts))));
 }
 

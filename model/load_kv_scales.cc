@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/load_kv_scales.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -17,10 +19,60 @@ namespace millrace::model {
 
 namespace {
 
-using Names = std::array<std::string_view, 3>;
+using Names = std::array<std::string_view, 8>;
 
-constexpr Names kKeyNames{"k_scale", "attn.k_scale", "k_proj.k_scale"};
-constexpr Names kValueNames{"v_scale", "attn.v_scale", "v_proj.v_scale"};
+// After model.layers.N.self_attn.
+constexpr Names kKeyNames{"k_scale",
+                          "attn.k_scale",
+                          "k_proj.k_scale",
+                          "qkv_proj.k_scale",
+                          "qkqkv_proj.k_scale",
+                          "k_cache.scale",
+                          "k_proj.output_scale",
+                          "kv_scale"};
+constexpr Names kValueNames{"v_scale",
+                            "attn.v_scale",
+                            "v_proj.v_scale",
+                            "qkv_proj.v_scale",
+                            "qkqkv_proj.v_scale",
+                            "v_cache.scale",
+                            "v_proj.output_scale",
+                            "kv_scale"};
+
+// Scales of what is not stored: of Q, of attention's probabilities, and of what goes into or comes
+// out of other layers.
+constexpr std::array<std::string_view, 9> kOthers{
+    "q_scale",        "attn.q_scale",        "q_proj.q_scale",      "qkv_proj.q_scale",
+    "q.scale",        "q_proj.output_scale", "o_proj.output_scale", "prob_output_scale",
+    "attn.prob_scale"};
+
+// Parts of names of what might be a scale of K or V.
+constexpr std::array<std::string_view, 3> kSuspicious{"scale", "zero_point", "amax"};
+
+bool is_known(std::string_view name) {
+  return std::ranges::find(kKeyNames, name) != kKeyNames.end() ||
+         std::ranges::find(kValueNames, name) != kValueNames.end();
+}
+
+// Refuses what may be a scale of K or V under a name that is not known here: with a scale of 1
+// instead, the cache would hold other numbers than the model's makers meant.
+Result<void> refuse_unknown(const Checkpoint& checkpoint, const std::string& prefix) {
+  for (const auto& full : checkpoint.names(prefix)) {
+    const auto name = std::string_view(full).substr(prefix.size());
+    const auto leaf = name.substr(name.rfind('.') == name.npos ? 0 : name.rfind('.') + 1);
+    const bool suspicious = std::ranges::any_of(
+        kSuspicious, [&](std::string_view part) { return name.find(part) != name.npos; });
+    const bool of_weights = leaf.starts_with("weight") || leaf.starts_with("input");
+    const bool of_others = std::ranges::find(kOthers, name) != kOthers.end();
+    if (!suspicious || of_weights || of_others || is_known(name)) continue;
+    return error(Errc::kUnsupported,
+                 "tensor {} may be a scale of K or V, and is none that is read here; supported: {} "
+                 "and {} after {}",
+                 quoted(std::string_view(full)), fmt::join(kKeyNames, ", "),
+                 fmt::join(kValueNames, ", "), quoted(std::string_view(prefix)));
+  }
+  return {};
+}
 
 // A layer's scales: one, or one for each kv head.
 using LayerScales = std::vector<float>;
@@ -56,28 +108,60 @@ Result<LayerScales> read_scales(const Checkpoint& checkpoint, const std::string&
   return scales;
 }
 
-Result<LayerScales> find_layer(const Checkpoint& checkpoint, int32_t layer, int32_t num_heads,
-                               const Names& names) {
-  for (const auto name : names) {
-    const auto full = fmt::format("model.layers.{}.self_attn.{}", layer, name);
-    if (checkpoint.contains(full)) return read_scales(checkpoint, full, num_heads);
+// Empty where the checkpoint has none.
+Result<LayerScales> find_layer(const Checkpoint& checkpoint, const std::string& prefix,
+                               int32_t num_heads, const Names& names) {
+  LayerScales scales;
+  std::string from;
+  for (const auto& name : names) {
+    const auto full = fmt::format("{}{}", prefix, name);
+    if (!checkpoint.contains(full)) continue;
+    MR_ASSIGN_OR_RETURN(auto found, read_scales(checkpoint, full, num_heads));
+    if (!from.empty() && found != scales) {
+      return error(Errc::kUnsupported, "scales {} and {} differ; supported: one of them",
+                   quoted(std::string_view(from)), quoted(std::string_view(full)));
+    }
+    scales = std::move(found);
+    from = full;
   }
-  return LayerScales{1};
+  return scales;
 }
 
 }  // namespace
 
-Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config) {
+bool is_kv_scale_name(std::string_view name) {
+  constexpr std::string_view kAttention = ".self_attn.";
+  const auto at = name.find(kAttention);
+  return at != name.npos && is_known(name.substr(at + kAttention.size()));
+}
+
+Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config,
+                                std::vector<std::string>* warnings) {
   if (is_synthetic_model(model)) return KvScales(static_cast<size_t>(config.num_layers));
   MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model));
   std::vector<LayerScales> keys, values;
+  int32_t num_assumed = 0;
   size_t num_heads = 1;  // that have scales of their own, in any layer
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    MR_ASSIGN_OR_RETURN(auto k, find_layer(checkpoint, layer, config.num_kv_heads, kKeyNames));
-    MR_ASSIGN_OR_RETURN(auto v, find_layer(checkpoint, layer, config.num_kv_heads, kValueNames));
+    const auto prefix = fmt::format("model.layers.{}.self_attn.", layer);
+    MR_RETURN_IF_ERROR(refuse_unknown(checkpoint, prefix));
+    MR_ASSIGN_OR_RETURN(auto k, find_layer(checkpoint, prefix, config.num_kv_heads, kKeyNames));
+    MR_ASSIGN_OR_RETURN(auto v, find_layer(checkpoint, prefix, config.num_kv_heads, kValueNames));
+    for (auto* scales : {&k, &v}) {
+      if (!scales->empty()) continue;
+      scales->push_back(1);
+      ++num_assumed;
+    }
     num_heads = std::max({num_heads, k.size(), v.size()});
     keys.push_back(std::move(k));
     values.push_back(std::move(v));
+  }
+  MR_RETURN_IF_ERROR(checkpoint.unchanged());
+  if (num_assumed > 0 && warnings != nullptr) {
+    warnings->push_back(fmt::format(
+        "the checkpoint has no scales for {} of the {} K and V of all layers: they are 1, and "
+        "numbers beyond 448 become 448",
+        num_assumed, 2 * config.num_layers));
   }
   std::vector<KvScale> scales;
   for (size_t layer = 0; layer < keys.size(); ++layer) {

@@ -10,11 +10,13 @@
 #include "common/units.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/element_conversion.h"
+#include "model/checkpoint/unused_tensors.h"
 #include "model/checkpoint/weight_uploader.h"
 #include "model/config/rope.h"
 #include "model/device_support.h"
 #include "model/expert_loader.h"
 #include "model/fingerprint.h"
+#include "model/load_kv_scales.h"
 #include "model/load_model_config.h"
 #include "model/synthetic/synthetic_model.h"
 
@@ -23,6 +25,7 @@ namespace millrace::model {
 namespace {
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+constexpr std::string_view kHead = "lm_head.weight";
 
 // The norms besides input_layernorm; null: none.
 struct NormNames {
@@ -53,6 +56,31 @@ float embedding_scale(const ModelConfig& config, DType dtype) {
                    dtype);
   convert_elements(rounded.data(), dtype, 1, &scale, DType::kFloat32);
   return scale;
+}
+
+// Where the last layer is tied to the embedding, a checkpoint may have the one matrix under either
+// name.
+Result<Tensor> find_embedding(const TensorSource& tensors, const ModelConfig& config) {
+  const std::array shape{int64_t{config.vocab_size}, int64_t{config.hidden_size}};
+  const bool only_head = config.tied_embeddings && !tensors.contains(kEmbedding);
+  return tensors.find(only_head && tensors.contains(kHead) ? kHead : kEmbedding, shape);
+}
+
+// A checkpoint that has both matrices although the config ties them: as in Transformers, they are
+// tied only if they are equal.
+Result<void> untie_if_different(const TensorSource& tensors, ModelWeights& weights) {
+  auto& config = weights.config;
+  if (!config.tied_embeddings || !tensors.contains(kEmbedding) || !tensors.contains(kHead)) {
+    return {};
+  }
+  const std::array shape{int64_t{config.vocab_size}, int64_t{config.hidden_size}};
+  MR_ASSIGN_OR_RETURN(const auto embedding, tensors.find(kEmbedding, shape));
+  MR_ASSIGN_OR_RETURN(const auto head, tensors.find(kHead, shape));
+  if (head.dtype == embedding.dtype && std::ranges::equal(head.bytes, embedding.bytes)) return {};
+  config.tied_embeddings = false;
+  weights.warnings.push_back(fmt::format(
+      "tie_word_embeddings is true, but {} and {} differ: they are not tied", kEmbedding, kHead));
+  return {};
 }
 
 // Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
@@ -152,14 +180,16 @@ class WeightLoader {
 
   Result<void> load_vocabulary() {
     const std::array shape{int64_t{config_->vocab_size}, hidden()};
-    MR_ASSIGN_OR_RETURN(auto tensor, tensors_->find(kEmbedding, shape));
+    MR_ASSIGN_OR_RETURN(auto tensor, find_embedding(*tensors_, *config_));
     const DType file_dtype = tensor.dtype;
-    MR_ASSIGN_OR_RETURN(weights_->embedding, place(tensor, 0, shape[0], file_dtype));
+    // Copied, also where the device could read it in the mapped file: a file that is written over
+    // must not change a group's answers.
+    MR_ASSIGN_OR_RETURN(weights_->embedding, table(tensor, 0, shape[0], file_dtype));
 
     const int64_t first = shard_->vocab_begin;
     const int64_t count = shard_->vocab_end - first;
     if (!config_->tied_embeddings) {
-      MR_ASSIGN_OR_RETURN(tensor, tensors_->find("lm_head.weight", shape));
+      MR_ASSIGN_OR_RETURN(tensor, tensors_->find(kHead, shape));
     } else if (file_dtype == weights_->compute_dtype) {
       const auto* rows = static_cast<const std::byte*>(weights_->embedding.data);
       weights_->lm_head = kernels::dense_matrix(
@@ -167,19 +197,14 @@ class WeightLoader {
           count, hidden());
       return {};
     }
-    MR_ASSIGN_OR_RETURN(weights_->lm_head, place(tensor, first, count, weights_->compute_dtype));
+    MR_ASSIGN_OR_RETURN(weights_->lm_head, table(tensor, first, count, weights_->compute_dtype));
     return {};
   }
 
-  // Rows of a tensor, used in the mapped file if possible.
-  Result<kernels::ConstMatrix> place(const Tensor& tensor, int64_t first_row, int64_t num_rows,
+  // Rows of the embedding or the last layer.
+  Result<kernels::ConstMatrix> table(const Tensor& tensor, int64_t first_row, int64_t num_rows,
                                      DType dtype) {
-    const auto slice = TensorSlice::whole(tensor).rows(first_row, num_rows);
-    const auto view = uploader_.in_place(slice, dtype);
-    if (view.data == nullptr) return uploader_.stack(std::array{slice}, dtype);
-    auto& kept = weights_->host_memory;
-    if (std::ranges::find(kept, tensor.memory) == kept.end()) kept.push_back(tensor.memory);
-    return view;
+    return uploader_.stack(std::array{TensorSlice::whole(tensor).rows(first_row, num_rows)}, dtype);
   }
 
   // Into `wide` or `float8`, depending on whether the layer is quantised.
@@ -378,8 +403,15 @@ Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& mode
   weights->embedding_scale = embedding_scale(weights->config, arithmetic.dtype);
   MR_RETURN_IF_ERROR(check_device(model, *weights, device.info()));
   MR_ASSIGN_OR_RETURN(const auto tensors, open_tensors(model, weights->config));
-  weights->fingerprint = fingerprint(weights->config, *tensors);
+  MR_RETURN_IF_ERROR(untie_if_different(*tensors, *weights));
+  weights->fingerprint = fingerprint(weights->config, *tensors, num_threads);
   MR_RETURN_IF_ERROR(WeightLoader(*tensors, device, *weights, num_threads).load());
+  MR_RETURN_IF_ERROR(tensors->unchanged());
+  const auto unused = report_unused(*tensors, is_kv_scale_name);
+  if (!unused.ok()) return error(unused.error().code, "{}: {}", model, unused.error().message);
+  for (const auto& lines : {weights->config.warnings, tensors->warnings(), *unused}) {
+    weights->warnings.insert(weights->warnings.end(), lines.begin(), lines.end());
+  }
   return weights;
 }
 
@@ -387,8 +419,7 @@ Result<DType> stored_dtype(const std::string& model) {
   if (is_synthetic_model(model)) return DType::kBFloat16;
   MR_ASSIGN_OR_RETURN(const auto config, load_model_config(model));
   MR_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::open(model, config.float8));
-  const std::array<int64_t, 2> shape{config.vocab_size, config.hidden_size};
-  MR_ASSIGN_OR_RETURN(const auto table, checkpoint.find(kEmbedding, shape));
+  MR_ASSIGN_OR_RETURN(const auto table, find_embedding(checkpoint, config));
   return table.dtype;
 }
 

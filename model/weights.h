@@ -111,7 +111,7 @@ struct Float8Weights {
   kernels::ConstFloat8Matrix o, gate_up, down;
 };
 
-// Views; the memory is in ModelWeights::storage or host_memory.
+// Views; the memory is in ModelWeights::storage.
 struct LayerWeights {
   const float* attention_norm = nullptr;       // [hidden]
   const float* post_attention_norm = nullptr;  // [hidden], where the model norms sums
@@ -165,7 +165,9 @@ struct ModelWeights {
   const float* zero_inv_freq = nullptr;   // for unrotated_layers, if any
 
   std::vector<kernels::DeviceBuffer> storage;
-  std::vector<std::shared_ptr<const void>> host_memory;  // mapped files that views point into
+  // What whoever starts the model should know of its files: the config's warnings, and tensors that
+  // were not read.
+  std::vector<std::string> warnings;
 };
 
 // `model`: a directory, or the name of a synthetic model (model/synthetic/synthetic_model.h).
@@ -173,10 +175,11 @@ struct ModelWeights {
 // 8-bit floats, weights that are 8-bit floats with one scale a row, or one scale for all, are taken
 // as they are; others are quantised by row (common/float8.h). `num_threads`: threads that convert
 // weights which the file has in another form. `device` outlives the result.
-// kUnsupported: float16 cannot represent the weights, or the device does not compute the model's
-// experts, experts in 8 bits, or a rank's part of their width. kNotFound: a missing tensor, by
-// name. kCorrupt: a file whose offsets or shapes are false. kInvalidArgument: a shape that differs
-// from config.json.
+// Nothing of the result is in the files, which may change once it is there. kUnsupported: float16
+// cannot represent the weights, or the device does not compute the model's experts, experts in 8
+// bits, or a rank's part of their width; or a tensor that belongs to a weight is none that is read.
+// kNotFound: a missing tensor, by name. kCorrupt: a file whose offsets or shapes are false.
+// kInvalidArgument: a shape that differs from config.json. kIo: a file changed meanwhile.
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, Arithmetic arithmetic,
                                                          kernels::Device& device,

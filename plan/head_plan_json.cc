@@ -9,7 +9,8 @@
 #include <optional>
 
 #include "common/system/mapped_file.h"
-#include "model/config/json_text.h"
+#include "model/json/json_text.h"
+#include "model/json/python_json.h"
 
 namespace millrace::model {
 
@@ -168,7 +169,7 @@ Result<HeadPlan> parse_own_plan(const json::object& object, const ModelConfig& c
 }
 
 Result<HeadPlan> parse_plan(std::string_view text, const ModelConfig& config) {
-  MR_ASSIGN_OR_RETURN(const auto value, parse_json(text, kMaxPlanDepth));
+  MR_ASSIGN_OR_RETURN(const auto value, parse_python_json(text, kMaxPlanDepth));
   if (const auto* layers = value.if_array()) return parse_minference_plan(*layers, config);
   if (const auto* object = value.if_object()) return parse_own_plan(*object, config);
   return Error(Errc::kInvalidArgument, "expected a list of layers or an object");

@@ -28,7 +28,8 @@ MAX_SOURCES = 25
 # Folder -> folders that it may include, besides common/. In the order of the layers: each entry names only folders listed above it.
 MAY_INCLUDE = {
     "common": "",
-    "common/system": "",
+    "common/mapping": "",
+    "common/system": "common/mapping",
     "common/files": "common/system",
     "common/metrics": "",
     "common/cli": "",
@@ -86,12 +87,13 @@ MAY_INCLUDE = {
     "kvstore/archive": "common/content common/system",
     "kvstore/kept": "common/content kvstore/archive kvstore/pages",
     "kvstore": "common/content common/system kvstore/archive kvstore/kept kvstore/pages kvstore/rules kvstore/tiers",
-    "model/config": "common/system kernels/api",
-    "model/checkpoint": "common/system kernels/api model/config",
+    "model/json": "common/system",
+    "model/config": "kernels/api model/json",
+    "model/checkpoint": "common/mapping common/system kernels/api model/config model/json",
     "model/synthetic": "model/config model/checkpoint",
     "model": "comm/api common/pages kernels/api model/*",
     "plan/pattern": "",
-    "plan": "common/system kernels/api kernels/index model/config plan/pattern",
+    "plan": "common/system kernels/api kernels/index model/config model/json plan/pattern",
     "tokenizer": "common/system",
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
@@ -121,7 +123,7 @@ MAY_INCLUDE = {
     "worker/batch": "common/cli common/text common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
     " worker/budget worker/runtime worker/text",
     "worker/cli": "common/cli common/net common/system common/text comm/api comm/mpi comm/nccl comm/tcp comm/ucx model protocol worker/*",
-    "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"
+    "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config model/json plan plan/pattern"
     " worker/batch worker/cli worker/index worker/engine worker/runtime",
     "coordinator/text": "",
     "coordinator/access": "common/content common/system",

@@ -29,9 +29,10 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     return error(Errc::kIo, "{}: not a regular file", path);
   }
   const auto size = static_cast<size_t>(status.st_size);
+  const auto identity = file_identity(status);
   if (size == 0) {
     ::close(fd);
-    return MappedFile(path, {});
+    return MappedFile(path, identity, {});
   }
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   const int map_errno = errno;
@@ -40,20 +41,32 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     errno = map_errno;
     return errno_error(path, "mmap");
   }
-  return MappedFile(path, {static_cast<const std::byte*>(data), size});
+  return MappedFile(path, identity, {static_cast<const std::byte*>(data), size});
 }
 
-MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes)
-    : path_(std::move(path)), bytes_(bytes) {}
+MappedFile::MappedFile(std::string path, FileIdentity identity, std::span<const std::byte> bytes)
+    : path_(std::move(path)), identity_(identity), bytes_(bytes), guard_(bytes) {}
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : path_(std::move(other.path_)),
+      identity_(other.identity_),
+      bytes_(std::exchange(other.bytes_, {})),
+      guard_(std::move(other.guard_)) {}
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(identity_, other.identity_);
   std::swap(bytes_, other.bytes_);
+  std::swap(guard_, other.guard_);
   return *this;
 }
 MappedFile::~MappedFile() {
+  guard_ = {};
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+Result<void> MappedFile::unchanged() const {
+  const auto now = file_identity(path_);
+  if (!torn() && now.ok() && same_contents(*now, identity_)) return {};
+  return error(Errc::kIo, "{}: changed while it was read", path_);
 }
 
 Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
@@ -62,7 +75,9 @@ Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
   if (size > max_bytes) {
     return error(Errc::kTooLarge, "{}: {} bytes, limit {}", path, size, max_bytes);
   }
-  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::string text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  if (file.torn()) return error(Errc::kIo, "{}: cut short while it was read", path);
+  return text;
 }
 
 }  // namespace millrace

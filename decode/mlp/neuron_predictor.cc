@@ -39,14 +39,16 @@ class PredictorFile {
     const bool fits = std::ranges::equal(tensor.shape, shape, [](int64_t has, int64_t wanted) {
       return wanted < 0 ? has >= 1 : has == wanted;
     });
-    if (!fits || tensor.dtype != dtype || tensor.float8 || tensor.is_bytes) {
-      return error(Errc::kInvalidArgument,
-                   "{}: tensor {} is {} [{}], the model asks for {} [{}] (-1: any)", path_, name,
-                   tensor.float8 || tensor.is_bytes ? "bytes" : dtype_name(tensor.dtype),
-                   fmt::join(tensor.shape, ", "), dtype_name(dtype), fmt::join(shape, ", "));
+    if (!fits || tensor.dtype != dtype || tensor.float8 || tensor.is_bytes || tensor.e8m0) {
+      return error(
+          Errc::kInvalidArgument, "{}: tensor {} is {} [{}], the model asks for {} [{}] (-1: any)",
+          path_, name,
+          tensor.float8 || tensor.is_bytes || tensor.e8m0 ? "bytes" : dtype_name(tensor.dtype),
+          fmt::join(tensor.shape, ", "), dtype_name(dtype), fmt::join(shape, ", "));
     }
     return tensor;
   }
+  Result<void> unchanged() const { return file_->file()->unchanged(); }
 
  private:
   PredictorFile(std::string path, std::unique_ptr<model::SafetensorsFile> file)
@@ -144,6 +146,7 @@ Result<NeuronPredictor> NeuronPredictor::open(const std::string& path,
   predictor.reduced_.resize(static_cast<size_t>(predictor.rank_));
   predictor.rows_.resize(predictor.reduced_.size());
   std::iota(predictor.rows_.begin(), predictor.rows_.end(), 0);
+  MR_RETURN_IF_ERROR(file.unchanged());
   return predictor;
 }
 

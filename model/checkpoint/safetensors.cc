@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "model/config/json_text.h"
+#include "model/json/json_text.h"
 
 namespace millrace::model {
 
@@ -25,11 +25,12 @@ constexpr std::size_t kMaxRank = 8;
 bool parse_dtype(std::string_view name, TensorInfo& info) {
   info.float8 = name == "F8_E4M3";
   info.is_bytes = name == "U8";
+  info.e8m0 = name == "F8_E8M0";
   if (name == "BF16") {
     info.dtype = DType::kBFloat16;
   } else if (name == "F16") {
     info.dtype = DType::kFloat16;
-  } else if (name != "F32" && !info.float8 && !info.is_bytes) {
+  } else if (name != "F32" && info.element_bytes() != 1) {
     return false;
   }
   return true;
@@ -59,12 +60,7 @@ std::optional<int64_t> tensor_bytes(const TensorInfo& info) {
   return bytes;
 }
 
-struct HeaderEntry {
-  TensorInfo info;
-  bool known_dtype = false;
-};
-
-Result<HeaderEntry> parse_entry(const json::value& value, int64_t data_bytes) {
+Result<TensorInfo> parse_entry(const json::value& value, int64_t data_bytes) {
   const auto* object = value.if_object();
   if (object == nullptr) return Error(Errc::kCorrupt, "not an object");
   const auto* dtype_value = object->if_contains("dtype");
@@ -80,21 +76,22 @@ Result<HeaderEntry> parse_entry(const json::value& value, int64_t data_bytes) {
     return Error(Errc::kCorrupt, "data_offsets is missing or not two offsets");
   }
 
-  HeaderEntry entry;
-  entry.info = {.shape = *std::move(shape), .begin = (*offsets)[0], .end = (*offsets)[1]};
-  if (entry.info.begin > entry.info.end || entry.info.end > data_bytes) {
-    return error(Errc::kCorrupt, "data_offsets [{}, {}] outside the {} bytes of data",
-                 entry.info.begin, entry.info.end, data_bytes);
+  TensorInfo info{.type = std::string(dtype_value->get_string()),
+                  .shape = *std::move(shape),
+                  .begin = (*offsets)[0],
+                  .end = (*offsets)[1]};
+  if (info.begin > info.end || info.end > data_bytes) {
+    return error(Errc::kCorrupt, "data_offsets [{}, {}] outside the {} bytes of data", info.begin,
+                 info.end, data_bytes);
   }
-  entry.known_dtype = parse_dtype(dtype_value->get_string(), entry.info);
-  if (!entry.known_dtype) return entry;
-  const auto bytes = tensor_bytes(entry.info);
-  if (!bytes || *bytes != entry.info.end - entry.info.begin) {
-    return error(Errc::kCorrupt, "shape [{}] of {} is not {} bytes",
-                 fmt::join(entry.info.shape, ", "), std::string_view(dtype_value->get_string()),
-                 entry.info.end - entry.info.begin);
+  info.known = parse_dtype(info.type, info);
+  if (!info.known) return info;
+  const auto bytes = tensor_bytes(info);
+  if (!bytes || *bytes != info.end - info.begin) {
+    return error(Errc::kCorrupt, "shape [{}] of {} is not {} bytes", fmt::join(info.shape, ", "),
+                 info.type, info.end - info.begin);
   }
-  return entry;
+  return info;
 }
 
 struct NamedRange {
@@ -140,8 +137,8 @@ Result<TensorMap> parse_safetensors_header(std::string_view header_json, int64_t
     if (!entry.ok()) {
       return error(Errc::kCorrupt, "header: tensor {}: {}", quoted(name), entry.error().message);
     }
-    ranges.push_back({entry->info.begin, entry->info.end, name});
-    if (entry->known_dtype) tensors.emplace(name, std::move(entry->info));
+    ranges.push_back({entry->begin, entry->end, name});
+    tensors.emplace(name, *std::move(entry));
   }
   if (auto disjoint = refuse_overlaps(std::move(ranges)); !disjoint.ok()) {
     return error(Errc::kCorrupt, "header: {}", disjoint.error().message);
@@ -183,12 +180,21 @@ Result<Tensor> SafetensorsFile::tensor(std::string_view name) const {
                  kTensorTypes);
   }
   const auto& info = found->second;
+  if (!info.known) {
+    return error(Errc::kNotFound, "{}: tensor {} is of type {}; supported: {}", file_->path(),
+                 quoted(name), quoted(std::string_view(info.type)), kTensorTypes);
+  }
   return Tensor{.dtype = info.dtype,
                 .float8 = info.float8,
                 .is_bytes = info.is_bytes,
+                .e8m0 = info.e8m0,
                 .shape = info.shape,
-                .bytes = file_->bytes().subspan(static_cast<std::size_t>(data_begin_ + info.begin),
-                                                static_cast<std::size_t>(info.end - info.begin))};
+                .bytes = bytes_of(info)};
+}
+
+std::span<const std::byte> SafetensorsFile::bytes_of(const TensorInfo& tensor) const {
+  return file_->bytes().subspan(static_cast<std::size_t>(data_begin_ + tensor.begin),
+                                static_cast<std::size_t>(tensor.end - tensor.begin));
 }
 
 std::vector<std::string> SafetensorsFile::names() const {

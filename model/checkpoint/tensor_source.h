@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/result.h"
 #include "model/checkpoint/safetensors.h"
@@ -26,7 +28,15 @@ class TensorSource {
     return error(Errc::kNotFound, "no MXFP4 tensor \"{}\"", name);
   }
   // Distinguishes sets of tensors: equal for equal sets, however they are split into files.
-  virtual uint64_t fingerprint() const = 0;
+  virtual uint64_t fingerprint(int num_threads) const = 0;
+  // The tensors that nobody has asked for, as their files name them.
+  virtual std::vector<std::string> unused() const { return {}; }
+  // Whether find has returned the tensor.
+  virtual bool is_used(std::string_view /*name*/) const { return true; }
+  // What whoever loads the model should know.
+  virtual std::vector<std::string> warnings() const { return {}; }
+  // kIo if tensors have changed since they were opened; those found so far may be of both states.
+  virtual Result<void> unchanged() const { return {}; }
 };
 
 }  // namespace millrace::model

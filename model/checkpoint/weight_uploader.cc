@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -285,19 +284,6 @@ Result<const float*> WeightUploader::vector(std::span<const float> values) {
   return stacked_vector({{TensorSlice::whole({.dtype = DType::kFloat32,
                                               .shape = {static_cast<int64_t>(values.size())},
                                               .bytes = std::as_bytes(values)})}});
-}
-
-kernels::ConstMatrix WeightUploader::in_place(const TensorSlice& slice, DType dtype) const {
-  const bool reads_host_memory = device_->info().host_memory;
-  if (!slice.contiguous()) return {};
-  const auto* data = slice.row_data(0);
-  const auto alignment = static_cast<uintptr_t>(dtype_bytes(dtype));
-  const bool aligned = std::bit_cast<uintptr_t>(data) % alignment == 0;
-  if (!reads_host_memory || slice.tensor.float8 || slice.tensor.dtype != dtype || !aligned) {
-    return {};
-  }
-  return kernels::dense_matrix(static_cast<const void*>(data), dtype, slice.num_rows,
-                               slice.num_cols);
 }
 
 Result<void> WeightUploader::copy(std::span<const TensorSlice> slices, int64_t row_bytes,

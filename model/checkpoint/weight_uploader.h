@@ -60,10 +60,6 @@ class WeightUploader {
   Result<const float*> vector(std::span<const float> values);
   Result<const float*> stacked_vector(std::span<const TensorSlice> slices);
 
-  // The slice in the mapped file, when the device can read it there: nothing is copied, and
-  // processes on one machine share the pages. Null data when it cannot.
-  kernels::ConstMatrix in_place(const TensorSlice& slice, DType dtype) const;
-
  private:
   // Copies rows that are already in the right form in the file.
   Result<void> copy(std::span<const TensorSlice> slices, int64_t row_bytes, std::byte* destination);

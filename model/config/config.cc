@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/config/config.h"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
 #include <cmath>
@@ -8,22 +9,23 @@
 #include <string_view>
 #include <utility>
 
-#include "common/system/mapped_file.h"
 #include "model/config/config_limits.h"
 #include "model/config/expert_fields.h"
 #include "model/config/family.h"
-#include "model/config/json_fields.h"
-#include "model/config/json_text.h"
 #include "model/config/layer_windows.h"
 #include "model/config/rope_fields.h"
 #include "model/config/text_config.h"
+#include "model/json/json_fields.h"
+#include "model/json/json_text.h"
+#include "model/json/python_json.h"
 
 namespace millrace::model {
 
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr int kMaxConfigDepth = 16;
+// Quantised models list their modules: 3 MB in a public one.
+constexpr int64_t kMaxConfigBytes = 64 << 20;
+constexpr int kMaxConfigDepth = 64;
 
 Result<void> check_activation(const JsonFields& fields, const Family& family) {
   const bool gelu = family.activation == kernels::Activation::Kind::kGeluTanh;
@@ -55,26 +57,24 @@ Result<void> refuse_variants(const JsonFields& fields, const Family& family) {
   return {};
 }
 
-// `assumed`: used where the file does not say; 0: the file must.
-template <typename T>
-Result<int32_t> count(const JsonFields& fields, std::string_view name, T assumed, int32_t max) {
-  if (assumed == 0) return fields.count(name, max);
-  return fields.count_or(name, static_cast<int32_t>(assumed), max);
-}
-
 Result<void> read_dimensions(const JsonFields& fields, const Family& family, ModelConfig& config) {
-  MR_ASSIGN_OR_RETURN(config.num_layers, fields.count("num_hidden_layers", kMaxLayers));
-  MR_ASSIGN_OR_RETURN(config.hidden_size, fields.count("hidden_size", kMaxHiddenSize));
-  MR_ASSIGN_OR_RETURN(config.ffn_size, fields.count("intermediate_size", kMaxFfnSize));
   const auto& assumed = family.assumed;
+  MR_ASSIGN_OR_RETURN(config.num_layers,
+                      fields.count_or("num_hidden_layers", assumed.layers, kMaxLayers));
+  MR_ASSIGN_OR_RETURN(config.hidden_size,
+                      fields.count_or("hidden_size", assumed.hidden, kMaxHiddenSize));
+  MR_ASSIGN_OR_RETURN(config.ffn_size,
+                      fields.count_or("intermediate_size", assumed.ffn, kMaxFfnSize));
   MR_ASSIGN_OR_RETURN(config.vocab_size,
-                      count(fields, "vocab_size", assumed.vocab_size, kMaxVocabSize));
+                      fields.count_or("vocab_size", assumed.vocab, kMaxVocabSize));
   MR_ASSIGN_OR_RETURN(config.max_position_embeddings,
-                      count(fields, "max_position_embeddings", assumed.positions, kMaxPositions));
+                      fields.count_or("max_position_embeddings",
+                                      static_cast<int32_t>(assumed.positions), kMaxPositions));
   MR_ASSIGN_OR_RETURN(config.num_query_heads,
-                      count(fields, "num_attention_heads", assumed.num_query_heads, kMaxHeads));
-  const int32_t kv_heads =
-      assumed.num_kv_heads != 0 ? assumed.num_kv_heads : config.num_query_heads;
+                      fields.count_or("num_attention_heads", assumed.query_heads, kMaxHeads));
+  // Null: as many as query heads, in each class.
+  const bool assumes_kv_heads = assumed.kv_heads != 0 && !fields.has("num_key_value_heads");
+  const int32_t kv_heads = assumes_kv_heads ? assumed.kv_heads : config.num_query_heads;
   MR_ASSIGN_OR_RETURN(config.num_kv_heads,
                       fields.count_or("num_key_value_heads", kv_heads, kMaxHeads));
   if (config.num_query_heads % config.num_kv_heads != 0) {
@@ -83,13 +83,14 @@ Result<void> read_dimensions(const JsonFields& fields, const Family& family, Mod
         fmt::format("a divisor of num_attention_heads ({})", config.num_query_heads));
   }
   const bool divides = config.hidden_size % config.num_query_heads == 0;
-  if (!fields.find("head_dim") && family.head_dim == 0 && !divides) {
+  const bool assumes_head_dim = family.head_dim != 0 && !fields.has("head_dim");
+  if (!fields.find("head_dim") && !assumes_head_dim && !divides) {
     return fields.invalid("hidden_size",
                           fmt::format("a multiple of num_attention_heads ({}) without head_dim",
                                       config.num_query_heads));
   }
   const int32_t head_dim =
-      family.head_dim != 0 ? family.head_dim : config.hidden_size / config.num_query_heads;
+      assumes_head_dim ? family.head_dim : config.hidden_size / config.num_query_heads;
   MR_ASSIGN_OR_RETURN(config.head_dim, fields.count_or("head_dim", head_dim, kMaxHeadDim));
   if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
     return fields.invalid(
@@ -134,19 +135,55 @@ void take_parts(const Family& family, ModelConfig& config) {
   config.interleaved_rope = family.interleaved_rope;
 }
 
-// A number, a list of them, or null.
-Result<void> read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
-  const auto* field = fields.find("eos_token_id");
-  if (field == nullptr) return {};
+// A number, a list of them, or null. A prompt is computed the same way whatever ends a text, so
+// what is no token of the model costs a warning only: -1 is written for "none".
+void read_eos_token_ids(const JsonFields& fields, ModelConfig& config) {
+  constexpr std::string_view kName = "eos_token_id";
+  const auto* field = fields.find(kName);
+  if (field == nullptr) return;
   const boost::json::array one = {*field};
   for (const auto& value : field->is_array() ? field->get_array() : one) {
     const auto* id = value.if_int64();
-    if (id == nullptr || *id < 0 || *id >= config.vocab_size) {
-      return fields.invalid("eos_token_id",
-                            fmt::format("a token id of [0, {}), or a list", config.vocab_size));
+    if (id != nullptr && *id >= 0 && *id < config.vocab_size) {
+      config.eos_token_ids.insert(static_cast<int32_t>(*id));
+    } else {
+      const auto expected =
+          fmt::format("token ids of [0, {}); others are ignored", config.vocab_size);
+      config.warnings.push_back(fields.invalid(kName, expected).message);
     }
-    config.eos_token_ids.insert(static_cast<int32_t>(*id));
   }
+}
+
+// What ends a text if neither file says so.
+void assume_eos_token_ids(const Family& family, ModelConfig& config) {
+  for (const int32_t id : family.assumed.ends) {
+    if (id > 0 && id < config.vocab_size) config.eos_token_ids.insert(id);
+  }
+}
+
+// Dual chunk attention (Qwen2.5-1M) turns queries and keys by positions within chunks, which
+// overlap by local_size. It is plain attention as long as no row is further from its first key than
+// chunk_size, nor in a third chunk; and up to the original length, beyond which scores are scaled
+// as well. Longer prompts would need it.
+Result<void> limit_dual_chunks(const JsonFields& fields, ModelConfig& config) {
+  constexpr std::string_view kName = "dual_chunk_attention_config";
+  if (fields.find(kName) == nullptr) return {};
+  MR_ASSIGN_OR_RETURN(const auto dual, fields.object(kName));
+  constexpr int32_t kChunkSize = 8192, kLocalSize = 1024;  // what vLLM assumes
+  MR_ASSIGN_OR_RETURN(const int64_t chunk, dual.count_or("chunk_size", kChunkSize, kMaxPositions));
+  MR_ASSIGN_OR_RETURN(const int64_t local, dual.count_or("local_size", kLocalSize, kMaxPositions));
+  MR_ASSIGN_OR_RETURN(const int64_t original, dual.count_or("original_max_position_embeddings",
+                                                            kMaxPositions, kMaxPositions));
+  if (local >= chunk) {
+    return dual.invalid("local_size", fmt::format("less than chunk_size ({})", chunk));
+  }
+  const int64_t most = std::min({chunk, 2 * (chunk - local), original});
+  if (config.max_position_embeddings <= most) return {};
+  config.warnings.push_back(fmt::format(
+      "{} is not computed here: prompts are limited to {} tokens, up to which it is plain "
+      "attention, instead of {}",
+      kName, most, config.max_position_embeddings));
+  config.max_position_embeddings = most;
   return {};
 }
 
@@ -204,43 +241,39 @@ Result<void> refuse_minimax_variants(const JsonFields& fields, const ModelConfig
   return {};
 }
 
-Result<ModelConfig> read_config(const JsonFields& fields, bool has_sliding_window) {
+Result<ModelConfig> read_config(const JsonFields& fields, const Family& family) {
   ModelConfig config;
-  MR_ASSIGN_OR_RETURN(const auto* family, read_family(fields));
-  MR_RETURN_IF_ERROR(refuse_variants(fields, *family));
-  take_parts(*family, config);
-  MR_RETURN_IF_ERROR(read_dimensions(fields, *family, config));
-  MR_RETURN_IF_ERROR(read_query_scale(fields, *family, config));
+  MR_RETURN_IF_ERROR(refuse_variants(fields, family));
+  take_parts(family, config);
+  MR_RETURN_IF_ERROR(read_dimensions(fields, family, config));
+  MR_RETURN_IF_ERROR(read_query_scale(fields, family, config));
   MR_RETURN_IF_ERROR(read_clamp(fields, config));
-  if (family->qk_norm_field) {
+  if (family.qk_norm_field) {
     MR_ASSIGN_OR_RETURN(config.qk_norm, fields.boolean_or("use_qk_norm", false));
   }
-  if (family->joint_qk_norm) MR_RETURN_IF_ERROR(refuse_minimax_variants(fields, config));
-  MR_RETURN_IF_ERROR(read_experts(fields, *family, config));
-  MR_RETURN_IF_ERROR(read_rope(fields, *family, config));
-  MR_RETURN_IF_ERROR(read_unrotated_layers(fields, *family, config));
-  MR_RETURN_IF_ERROR(read_layer_windows(fields, *family, has_sliding_window, config));
+  if (family.joint_qk_norm) MR_RETURN_IF_ERROR(refuse_minimax_variants(fields, config));
+  MR_RETURN_IF_ERROR(read_experts(fields, family, config));
+  MR_RETURN_IF_ERROR(read_rope(fields, family, config));
+  MR_RETURN_IF_ERROR(read_unrotated_layers(fields, family, config));
+  MR_RETURN_IF_ERROR(limit_dual_chunks(fields, config));
+  MR_RETURN_IF_ERROR(read_layer_windows(fields, family, config));
   MR_ASSIGN_OR_RETURN(const auto eps,
-                      fields.number_or("rms_norm_eps", family->rms_norm_eps, 1e-12, 1));
+                      fields.number_or("rms_norm_eps", family.rms_norm_eps, 1e-12, 1));
   config.rms_norm_eps = static_cast<float>(eps);
   MR_ASSIGN_OR_RETURN(config.tied_embeddings,
-                      fields.boolean_or("tie_word_embeddings", family->tied_embeddings));
+                      fields.boolean_or("tie_word_embeddings", family.tied_embeddings));
   MR_ASSIGN_OR_RETURN(const auto attention_bias,
-                      fields.boolean_or("attention_bias", family->attention_bias));
-  config.qkv_bias = family->qkv_bias || attention_bias;
-  MR_ASSIGN_OR_RETURN(config.float8, read_float8_format(fields, family->experts));
-  MR_RETURN_IF_ERROR(read_eos_token_ids(fields, config));
+                      fields.boolean_or("attention_bias", family.attention_bias));
+  config.qkv_bias = family.qkv_bias || attention_bias;
+  MR_ASSIGN_OR_RETURN(config.float8, read_float8_format(fields, family.experts));
+  read_eos_token_ids(fields, config);
   return config;
 }
 
 Result<boost::json::object> read_object(const std::string& path) {
-  MR_ASSIGN_OR_RETURN(const auto text, read_text_file(path, kMaxConfigBytes));
-  auto parsed = parse_json(text, kMaxConfigDepth);
-  if (!parsed.ok()) {
-    return error(Errc::kInvalidArgument, "{}: {}", path, parsed.error().message);
-  }
-  if (!parsed->is_object()) return error(Errc::kInvalidArgument, "{}: not a JSON object", path);
-  return std::move(parsed->get_object());
+  MR_ASSIGN_OR_RETURN(auto parsed, read_python_json(path, kMaxConfigBytes, kMaxConfigDepth));
+  if (!parsed.is_object()) return error(Errc::kInvalidArgument, "{}: not a JSON object", path);
+  return std::move(parsed.get_object());
 }
 
 // llama.cpp's files, in which many models are distributed. They are not supported: their weights
@@ -268,14 +301,19 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
   MR_RETURN_IF_ERROR(refuse_gguf(directory));
   MR_ASSIGN_OR_RETURN(auto whole, read_object(path));
   MR_ASSIGN_OR_RETURN(const auto object, text_config(std::move(whole), path));
-  MR_ASSIGN_OR_RETURN(auto config,
-                      read_config(JsonFields(object, path), object.contains("sliding_window")));
+  const JsonFields fields(object, path);
+  MR_ASSIGN_OR_RETURN(const auto* family, read_family(fields));
+  MR_ASSIGN_OR_RETURN(auto config, read_config(fields, *family));
+  bool says_ends = fields.has("eos_token_id");
   const std::string generation_path = directory + "/generation_config.json";
   std::error_code ignored;
   if (std::filesystem::exists(generation_path, ignored)) {
     MR_ASSIGN_OR_RETURN(const auto generation, read_object(generation_path));
-    MR_RETURN_IF_ERROR(read_eos_token_ids(JsonFields(generation, generation_path), config));
+    const JsonFields generation_fields(generation, generation_path);
+    read_eos_token_ids(generation_fields, config);
+    says_ends |= generation_fields.has("eos_token_id");
   }
+  if (!says_ends) assume_eos_token_ids(*family, config);
   const std::string modelopt_path = directory + "/hf_quant_config.json";
   if (!config.float8 && std::filesystem::exists(modelopt_path, ignored)) {
     MR_ASSIGN_OR_RETURN(const auto modelopt, read_object(modelopt_path));

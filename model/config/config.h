@@ -58,6 +58,10 @@ struct ModelConfig {
   // Tokens that end a text: eos_token_id of config.json and of generation_config.json, in which
   // chat models list more.
   std::set<int32_t> eos_token_ids;
+  // What whoever starts the model should know of the files.
+  std::vector<std::string> warnings;
+
+  bool operator==(const ModelConfig&) const = default;
 
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int32_t window(int32_t layer) const {

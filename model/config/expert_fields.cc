@@ -180,8 +180,12 @@ Result<void> read_experts(const JsonFields& fields, const Family& family, ModelC
   MR_RETURN_IF_ERROR(refuse_variants(fields, family));
   if (family.experts == Experts::kNone) return refuse_experts(fields, family);
   auto& experts = config.experts;
-  MR_ASSIGN_OR_RETURN(experts.num_experts, fields.count(count_field(fields), kMaxExperts));
-  MR_ASSIGN_OR_RETURN(experts.experts_per_token, fields.count("num_experts_per_tok", kMaxExperts));
+  const auto& assumed = family.assumed;
+  MR_ASSIGN_OR_RETURN(experts.num_experts,
+                      fields.count_or(count_field(fields), assumed.experts, kMaxExperts));
+  MR_ASSIGN_OR_RETURN(
+      experts.experts_per_token,
+      fields.count_or("num_experts_per_tok", assumed.experts_per_token, kMaxExperts));
   if (experts.experts_per_token > experts.num_experts) {
     return fields.invalid("num_experts_per_tok",
                           fmt::format("at most {} ({})", count_field(fields), experts.num_experts));
@@ -199,13 +203,14 @@ Result<void> read_experts(const JsonFields& fields, const Family& family, ModelC
     return {};
   }
   if (family.experts == Experts::kMiniMax) return read_minimax(fields, config);
-  MR_ASSIGN_OR_RETURN(experts.ffn_size, fields.count("moe_intermediate_size", kMaxFfnSize));
+  MR_ASSIGN_OR_RETURN(experts.ffn_size,
+                      fields.count_or("moe_intermediate_size", assumed.expert_ffn, kMaxFfnSize));
   if (family.experts == Experts::kGlm4) return read_glm4(fields, config);
   if (family.experts == Experts::kHy3) return read_hy3(fields, config);
   MR_ASSIGN_OR_RETURN(experts.weights_sum_to_one, fields.boolean_or("norm_topk_prob", false));
   if (family.shared_expert) {
-    MR_ASSIGN_OR_RETURN(experts.shared_ffn_size,
-                        fields.count("shared_expert_intermediate_size", kMaxFfnSize));
+    MR_ASSIGN_OR_RETURN(experts.shared_ffn_size, fields.count_or("shared_expert_intermediate_size",
+                                                                 assumed.shared_ffn, kMaxFfnSize));
   }
   return read_layers(fields, config);
 }

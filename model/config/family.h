@@ -3,34 +3,43 @@
 // architecture that `architectures` may name. A model is a set of these parts, not a class.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 
 #include "common/result.h"
 #include "kernels/api/activation.h"
-#include "model/config/json_fields.h"
 #include "model/config/layer_norms.h"
+#include "model/json/json_fields.h"
 
 namespace millrace::model {
 
 struct Family {
   // Which fields say that a layer attends only to a window.
   enum class Windows {
-    kNone,     // no layer has a window
-    kField,    // sliding_window, unless null, in all layers
-    kMistral,  // the same, and 4096 where the field is absent
-    kByLayer,  // as kMistral, in the layers that layer_types names, or in all
-    kQwen,     // use_sliding_window, from layer max_window_layers on, or by layer_types
-    kPattern,  // all but every nth, by sliding_window_pattern or layer_types
+    kNone,      // no layer has a window
+    kField,     // sliding_window, unless null, in all layers
+    kMistral,   // the same, and 4096 where the field is absent
+    kByLayer,   // as kMistral, in the layers that layer_types names, or in all
+    kQwen,      // use_sliding_window, from layer max_window_layers on, or by layer_types
+    kQwen2Moe,  // the same, but every other layer before max_window_layers
+    kQwen3Moe,  // use_sliding_window, in all layers
+    kPattern,   // all but every nth, by sliding_window_pattern or layer_types
   };
 
   // Whose field and tensor names the mixture of experts has.
   enum class Experts { kNone, kQwen, kMixtral, kGptOss, kGlm4, kHy3, kMiniMax };
 
-  // What Transformers assumes where a file does not say; 0: the file must.
+  // What the family's config class in Transformers assumes where a file does not say.
   struct Assumed {
-    int32_t num_query_heads = 0, num_kv_heads = 0, vocab_size = 0;
+    int32_t layers = 0, hidden = 0, ffn = 0, vocab = 0;
     int64_t positions = 0;
+    int32_t query_heads = 0;
+    int32_t kv_heads = 0;  // 0: as many as query heads
+    int32_t experts = 0, experts_per_token = 0, expert_ffn = 0, shared_ffn = 0;
+    // original_max_position_embeddings; 0: what rope_scaling says, else max_position_embeddings
+    int32_t original_positions = 0;
+    std::array<int32_t, 3> ends = {};  // eos_token_id; 0: none
   };
 
   std::string_view architecture;
@@ -55,7 +64,8 @@ struct Family {
   double rotary_share = 1;        // what Transformers assumes for it
   bool interleaved_rope = false;  // neighbouring elements form a pair
   double rope_theta = 10000;      // what Transformers assumes
-  bool assumes_scaling = false;   // a scaling is assumed where the file has none: refused
+  bool assumes_yarn = false;      // gpt-oss's scaling is assumed where the file has none
+  bool yarn_is_longrope = false;  // "yarn" is an old name of "longrope"
   double local_rope_theta = 0;    // rope_theta of layers with a window; 0: no separate one
   bool unrotated_layers = false;  // as no_rope_layers says
   Experts experts = Experts::kNone;

@@ -39,14 +39,21 @@ Result<std::optional<std::vector<bool>>> read_layer_types(const JsonFields& fiel
   return std::optional(std::move(slides));
 }
 
+// Whether there are windows only where use_sliding_window says so.
+bool is_qwen(Windows windows) {
+  return windows == Windows::kQwen || windows == Windows::kQwen2Moe ||
+         windows == Windows::kQwen3Moe;
+}
+
 // The model's window; 0: none.
-Result<int32_t> read_window(const JsonFields& fields, const Family& family, bool has_field) {
+Result<int32_t> read_window(const JsonFields& fields, const Family& family) {
   const Windows windows = family.windows;
   if (windows == Windows::kNone) return 0;
-  if (windows == Windows::kQwen) {
+  if (is_qwen(windows)) {
     MR_ASSIGN_OR_RETURN(const auto used, fields.boolean_or("use_sliding_window", false));
     if (!used) return 0;
   }
+  const bool has_field = fields.has("sliding_window");
   const bool is_null = !fields.find("sliding_window") && has_field;
   if (is_null || (windows == Windows::kField && !has_field)) return 0;
   return fields.count_or("sliding_window", family.sliding_window, kMaxPositions);
@@ -66,31 +73,35 @@ Result<std::vector<bool>> default_layers(const JsonFields& fields, const Family&
     }
     return slides;
   }
-  if (family.windows != Windows::kQwen) return slides;
-  int32_t full = kDefaultMaxWindowLayers;
+  const bool alternates = family.windows == Windows::kQwen2Moe;
+  if (family.windows != Windows::kQwen && !alternates) return slides;
+  int32_t full = kDefaultMaxWindowLayers;  // before which layers have no window, or some do
   const auto* zero = fields.find("max_window_layers");
   if (zero != nullptr && *zero == 0) {
     full = 0;
   } else {
     MR_ASSIGN_OR_RETURN(full, fields.count_or("max_window_layers", full, kMaxPositions));
   }
-  std::fill_n(slides.begin(), std::min(full, config.num_layers), false);
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    slides[static_cast<size_t>(layer)] =
+        alternates ? layer % 2 == 0 && layer < full : layer >= full;
+  }
   return slides;
 }
 
 }  // namespace
 
-Result<void> read_layer_windows(const JsonFields& fields, const Family& family, bool has_field,
+Result<void> read_layer_windows(const JsonFields& fields, const Family& family,
                                 ModelConfig& config) {
   for (const char* pattern : kPatternFields) {
     if (family.windows == Windows::kPattern || !fields.find(pattern)) continue;
     return fields.unsupported(pattern, "null, and layer_types");
   }
-  MR_ASSIGN_OR_RETURN(const int32_t window, read_window(fields, family, has_field));
+  MR_ASSIGN_OR_RETURN(const int32_t window, read_window(fields, family));
   MR_ASSIGN_OR_RETURN(const auto types, read_layer_types(fields, config));
   MR_ASSIGN_OR_RETURN(auto slides, default_layers(fields, family, config));
-  const bool by_layer = family.windows == Windows::kQwen || family.windows == Windows::kByLayer ||
-                        family.windows == Windows::kPattern;
+  const bool by_layer = family.windows == Windows::kQwen || family.windows == Windows::kQwen2Moe ||
+                        family.windows == Windows::kByLayer || family.windows == Windows::kPattern;
   if (types) {
     const bool all_slide = std::ranges::find(*types, false) == types->end();
     const bool none_slides = std::ranges::find(*types, true) == types->end();

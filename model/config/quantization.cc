@@ -91,6 +91,8 @@ Result<std::optional<Float8Format>> read_fp8(const JsonFields& fields) {
     return fields.unsupported("fmt", "\"e4m3\" or \"float8_e4m3fn\"");
   }
   std::optional<Float8Format> format = Float8Format();
+  const auto* scales = fields.find("scale_fmt");
+  format->power_scales = scales != nullptr && *scales == "ue8m0";
   if (fields.find("weight_block_size") == nullptr) {
     format->per_tensor = true;
   } else {

@@ -10,7 +10,7 @@
 
 #include "common/result.h"
 #include "model/config/family.h"
-#include "model/config/json_fields.h"
+#include "model/json/json_fields.h"
 
 namespace millrace::model {
 
@@ -21,6 +21,7 @@ struct Float8Format {
   bool per_row = false;
   int32_t block_rows = 0;  // a scale for each block of [block_rows, block_cols]; 0: no such scales
   int32_t block_cols = 0;
+  bool power_scales = false;  // powers of two: scales stored as bytes are E8M0
 
   bool operator==(const Float8Format&) const = default;
 };

@@ -21,15 +21,15 @@ constexpr std::string_view kSupported =
 // The rotary embedding's own fields, and those of the file around them.
 class RopeReader {
  public:
-  // `stretches`: whether max_position_embeddings is the length before scaling.
-  RopeReader(const JsonFields& fields, const JsonFields& rope, bool stretches, ModelConfig& config)
-      : fields_(fields), rope_(rope), stretches_(stretches), config_(config) {}
+  RopeReader(const JsonFields& fields, const JsonFields& rope, const Family& family,
+             ModelConfig& config)
+      : fields_(fields), rope_(rope), family_(family), config_(config) {}
 
   Result<void> read(std::string_view type_field, std::string_view type) {
     if (type == "default") return {};
     if (type == "linear") return linear();
     if (type == "llama3") return llama3();
-    if (type == "yarn") return yarn();
+    if (type == "yarn") return family_.yarn_is_longrope ? longrope() : yarn();
     if (type == "longrope" || type == "su") return longrope();
     return rope_.unsupported(type_field, kSupported);
   }
@@ -53,8 +53,7 @@ class RopeReader {
       return rope_.invalid("high_freq_factor", fmt::format("more than low_freq_factor ({:g})",
                                                            scaling.low_freq_factor));
     }
-    MR_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings,
-                        rope_.number("original_max_position_embeddings", 1, kMaxPositions));
+    MR_ASSIGN_OR_RETURN(scaling.original_max_position_embeddings, original_positions());
     config_.rope_scaling = scaling;
     return {};
   }
@@ -93,10 +92,12 @@ class RopeReader {
     return {};
   }
 
-  // Phi-3 has the field outside; where it is absent, the file's length is the original one.
+  // Phi-3 has the field outside, and its class assumes a value there, which counts more than one
+  // inside. Where there is none, the file's length is the original one.
   Result<double> original_positions() const {
     constexpr std::string_view kName = "original_max_position_embeddings";
     if (fields_.find(kName) != nullptr) return fields_.number(kName, 1, kMaxPositions);
+    if (const auto assumed = family_.assumed.original_positions; assumed != 0) return assumed;
     return rope_.number_or(kName, static_cast<double>(config_.max_position_embeddings), 1,
                            kMaxPositions);
   }
@@ -122,9 +123,9 @@ class RopeReader {
     return numbers;
   }
 
-  // Some files give the length before scaling, some the length after it.
+  // Some files give the length before scaling, some the length after it; Gemma's always do.
   Result<void> stretch_positions(double positions) {
-    if (!stretches_) return {};
+    if (family_.local_rope_theta != 0) return {};
     config_.max_position_embeddings =
         std::max(config_.max_position_embeddings,
                  static_cast<int64_t>(std::min<double>(positions, kMaxPositions)));
@@ -133,7 +134,7 @@ class RopeReader {
 
   const JsonFields& fields_;
   const JsonFields& rope_;
-  const bool stretches_;
+  const Family& family_;
   ModelConfig& config_;
 };
 
@@ -166,22 +167,27 @@ Result<void> read_rotary_dim(const JsonFields& fields, const Family& family, Mod
   return {};
 }
 
-// Reads rope_scaling or rope_parameters; `file` is the surrounding object.
-Result<void> read_parameters(const JsonFields& file, const JsonFields& rope, bool newer,
-                             const Family& family, ModelConfig& config) {
-  if (newer) {
-    MR_ASSIGN_OR_RETURN(config.rope_theta,
-                        rope.number_or("rope_theta", config.rope_theta, 1, kMaxTheta));
-    if (rope.find("partial_rotary_factor")) {
-      MR_RETURN_IF_ERROR(read_rotary_dim(rope, family, config));
-    }
+// Reads rope_scaling or rope_parameters, whose fields count more than those of `file`, the
+// surrounding object.
+Result<void> read_parameters(const JsonFields& file, const JsonFields& rope, const Family& family,
+                             ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(config.rope_theta,
+                      rope.number_or("rope_theta", config.rope_theta, 1, kMaxTheta));
+  if (rope.find("partial_rotary_factor")) {
+    MR_RETURN_IF_ERROR(read_rotary_dim(rope, family, config));
   }
   // Files from before Transformers 4.43 say "type".
   const char* type_field = rope.find("rope_type") ? "rope_type" : "type";
-  MR_ASSIGN_OR_RETURN(const auto type, rope.string_or(type_field, newer ? "default" : ""));
-  // Gemma's length is the one after scaling.
-  const bool stretches = family.local_rope_theta == 0;
-  return RopeReader(file, rope, stretches, config).read(type_field, type);
+  MR_ASSIGN_OR_RETURN(const auto type, rope.string_or(type_field, "default"));
+  return RopeReader(file, rope, family, config).read(type_field, type);
+}
+
+// What gpt-oss's class assumes where a file has no scaling.
+Result<void> assume_yarn(const JsonFields& file, const Family& family, ModelConfig& config) {
+  const boost::json::object yarn = {
+      {"rope_type", "yarn"}, {"factor", 32},      {"beta_fast", 32},
+      {"beta_slow", 1},      {"truncate", false}, {"original_max_position_embeddings", 4096}};
+  return read_parameters(file, JsonFields(yarn, "Transformers' GptOssConfig"), family, config);
 }
 
 // For layers with a window.
@@ -208,7 +214,7 @@ Result<void> read_both_kinds(const JsonFields& file, const JsonFields& rope, con
   }
   if (!rope.find(kFullLayers)) return {};
   MR_ASSIGN_OR_RETURN(const auto full, rope.object(kFullLayers));
-  return read_parameters(file, full, /*newer=*/true, family, config);
+  return read_parameters(file, full, family, config);
 }
 
 }  // namespace
@@ -226,9 +232,7 @@ Result<void> read_rope(const JsonFields& fields, const Family& family, ModelConf
   const bool newer = fields.find("rope_parameters") != nullptr;
   const char* name = newer ? "rope_parameters" : "rope_scaling";
   if (fields.find(name) == nullptr) {
-    return family.assumes_scaling
-               ? fields.unsupported(name, fmt::format("an object in a {}", family.architecture))
-               : Result<void>();
+    return family.assumes_yarn ? assume_yarn(fields, family, config) : Result<void>();
   }
   if (newer && fields.find("rope_scaling")) {
     return fields.invalid("rope_scaling", "null beside rope_parameters");
@@ -237,7 +241,7 @@ Result<void> read_rope(const JsonFields& fields, const Family& family, ModelConf
   if (newer && (rope.find(kFullLayers) || rope.find(kSlidingLayers))) {
     return read_both_kinds(fields, rope, family, config);
   }
-  return read_parameters(fields, rope, newer, family, config);
+  return read_parameters(fields, rope, family, config);
 }
 
 }  // namespace millrace::model

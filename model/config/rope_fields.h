@@ -5,7 +5,7 @@
 #include "common/result.h"
 #include "model/config/config.h"
 #include "model/config/family.h"
-#include "model/config/json_fields.h"
+#include "model/json/json_fields.h"
 
 namespace millrace::model {
 

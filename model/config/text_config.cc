@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "model/config/json_fields.h"
+#include "model/json/json_fields.h"
 
 namespace millrace::model {
 
@@ -50,6 +50,10 @@ Result<boost::json::object> text_config(boost::json::object config, const std::s
     const auto* own = text.if_contains(around);
     if (value != nullptr && (own == nullptr || own->is_null())) text[around] = *value;
   }
+  // The class around the text model has the last layer, and ties it unless told otherwise.
+  const auto* tied = config.if_contains("tie_word_embeddings");
+  text["tie_word_embeddings"] =
+      tied == nullptr || tied->is_null() ? boost::json::value(true) : *tied;
   return text;
 }
 

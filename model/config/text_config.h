@@ -12,7 +12,7 @@
 namespace millrace::model {
 
 // What the text model's own config.json would say: text_config, with the architecture of its kind,
-// and with quantization_config and eos_token_id from the surrounding file. Files of other
+// and with quantization_config, eos_token_id and tie_word_embeddings from the surrounding file. Files of other
 // architectures are returned unchanged. `path` is for messages. kInvalidArgument; kUnsupported (an
 // unsupported kind of text model).
 Result<boost::json::object> text_config(boost::json::object config, const std::string& path);

@@ -34,7 +34,7 @@ class SyntheticTensors final : public TensorSource {
   Result<Tensor> find(std::string_view name, std::span<const int64_t> shape) const override;
   bool contains(std::string_view name) const override;
   // The seed; the config says the rest.
-  uint64_t fingerprint() const override { return seed_; }
+  uint64_t fingerprint(int /*num_threads*/) const override { return seed_; }
 
  private:
   // Elements of a tensor in memory that its users keep.

@@ -71,6 +71,9 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
   MR_RETURN_IF_ERROR(require_equal(runtime->grid_->world(), MILLRACE_VERSION,
                                    {{"the model's fingerprint", runtime->weights_->fingerprint}},
                                    deadline));
+  if (runtime->grid_->world().rank() == 0) {
+    for (const auto& warning : runtime->weights_->warnings) spdlog::warn("{}", warning);
+  }
   MR_ASSIGN_OR_RETURN(
       runtime->ranks_on_device_,
       num_ranks_on_device(runtime->grid_->world(), runtime->device_->info(), deadline));
@@ -104,8 +107,8 @@ Result<void> RankRuntime::load(const RankOptions& options, DType compute_dtype) 
                                                 cores_.num_threads));
   if (!options.served_model_name.empty()) weights_->config.name = options.served_model_name;
   if (!options.float8_kv) return {};
-  MR_ASSIGN_OR_RETURN(auto scales,
-                      model::load_kv_scales(options.model_directory, weights_->config));
+  MR_ASSIGN_OR_RETURN(auto scales, model::load_kv_scales(options.model_directory, weights_->config,
+                                                         &weights_->warnings));
   kv_scales_ = std::make_shared<const KvScales>(std::move(scales));
   return {};
 }

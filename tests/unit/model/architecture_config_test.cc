@@ -154,13 +154,18 @@ TEST(GptOssConfig, HasItsParts) {
             config->activation);
 }
 
+TEST(GptOssConfig, HasItsScalingWithoutTheField) {
+  const auto said = load(kGptOss),
+             assumed = load(changed(kGptOss, R"({"rope_scaling": "absent"})"));
+  ASSERT_TRUE(assumed.ok()) << assumed.error().to_string();
+  EXPECT_EQ(assumed->rope_scaling, said->rope_scaling);
+}
+
 TEST(GptOssConfig, RefusesWhatIsNotComputedHere) {
   expect_refused(kGptOss, R"({"quantization_config": {"quant_method": "awq"}})",
                  "quantization_config.quant_method = \"awq\"", "fp8");
   expect_refused(kGptOss, R"({"architectures": ["LlamaForCausalLM"], "num_local_experts": 0})",
                  "quantization_config.quant_method = \"mxfp4\"", "fp8");
-  expect_refused(kGptOss, R"({"rope_scaling": "absent"})", "rope_scaling",
-                 "an object in a GptOssForCausalLM");
   expect_refused(kGptOss, R"({"hidden_act": "gelu"})", "hidden_act", "silu");
 }
 
@@ -402,7 +407,9 @@ TEST(TextConfig, OfMistralSmall) {
   ASSERT_TRUE(config.ok()) << config.error().to_string();
   EXPECT_EQ(config->architecture, "MistralForCausalLM");
   EXPECT_EQ(config->hidden_size, 5120);
-  EXPECT_FALSE(config->tied_embeddings);
+  // Transformers' Mistral3Config assumes so; a checkpoint with two matrices is loaded as such.
+  EXPECT_TRUE(config->tied_embeddings);
+  EXPECT_FALSE(load(changed(kMistral3, R"({"tie_word_embeddings": false})"))->tied_embeddings);
   EXPECT_THAT(config->layer_windows, IsEmpty());
   EXPECT_FALSE(config->float8);
   EXPECT_TRUE(load(changed(kMistral3, R"({"quantization_config": {"quant_method": "fp8",

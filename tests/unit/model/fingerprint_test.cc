@@ -50,6 +50,41 @@ TEST(Fingerprint, TellsOtherWeightsDtypesAndConfigsApart) {
   expect_another([](ModelConfig& other) { other.rope_scaling = LinearRopeScaling{.factor = 2}; });
 }
 
+TEST(Fingerprint, TellsWeightsApartThatDifferInAnyNumber) {
+  const auto config = test::tiny_model_config();
+  const auto tensors = test::random_tensors(config, 1);
+  const auto one = fingerprint_of(config, tensors);
+  const std::string name = "model.layers.0.mlp.gate_proj.weight";
+  const auto count = tensors.find(name)->second.values.size();
+  for (size_t i = 0; i < count; i += 509) {
+    auto changed = tensors;
+    changed[name].values[i] += 1;
+    EXPECT_NE(fingerprint_of(config, changed), one) << i;
+  }
+}
+
+TEST(Fingerprint, DoesNotDependOnThreadsOrPrefixes) {
+  const auto config = test::tiny_model_config();
+  const auto tensors = test::random_tensors(config, 1);
+  test::TempDirectory directory;
+  test::write_checkpoint(config, tensors, DType::kFloat32, directory.path(), 2);
+  const auto checkpoint = Checkpoint::open(directory.path());
+  EXPECT_EQ(fingerprint(config, *checkpoint, 1), fingerprint(config, *checkpoint, 3));
+  test::CheckpointTensors bare;
+  for (const auto& [stored, tensor] : tensors) {
+    bare[stored.starts_with("model.") ? stored.substr(6) : stored] = tensor;
+  }
+  EXPECT_EQ(fingerprint_of(config, bare), fingerprint(config, *checkpoint));
+}
+
+TEST(Fingerprint, TellsNormsOfHeadsApart) {
+  auto config = test::tiny_model_config();
+  const auto tensors = test::random_tensors(config, 1);
+  const auto one = fingerprint_of(config, tensors);
+  config.qk_norm = true;
+  EXPECT_NE(fingerprint_of(config, tensors), one);
+}
+
 TEST(Fingerprint, TellsWaysToMixExpertsApart) {
   auto config = test::tiny_model_config("Qwen3MoeForCausalLM");
   const auto tensors = test::random_tensors(config, 1);

@@ -294,6 +294,57 @@ TEST(Float8Weights, RefusesScalesOfEightBitsAndScalesOfOtherTensors) {
   EXPECT_THAT(error.message, HasSubstr("model.norm.weight"));
 }
 
+// What config.json says about quantisation.
+
+Result<ModelConfig> config_with(const std::string& quantization,
+                                const std::string& field = "quantization_config",
+                                const std::string& modelopt = "") {
+  TempDirectory directory;
+  directory.write("config.json", "{\"" + field + "\": " + quantization + "," +
+                                     test::config_json(test::tiny_model_config()).substr(1));
+  if (!modelopt.empty()) directory.write("hf_quant_config.json", modelopt);
+  return read_model_config(directory.path());
+}
+
+TEST(Float8Weights, ReadsScalesThatArePowersOfTwo) {
+  const auto config = float8_config(kLlama);
+  auto made = float8_checkpoint(config, kBlockLayout);
+  for (const std::string dtype : {"F8_E8M0", "U8"}) {
+    // 160 rows and 352 columns: 2 by 3 blocks, of which the last has a scale of 2^(130 - 127).
+    made.tensors[kDown + "_scale_inv"] = {dtype, {2, 3}, std::string(5, '\x7f') + '\x82'};
+    TempDirectory directory;
+    directory.write("model.safetensors", test::raw_safetensors(made.tensors));
+    const auto checkpoint = Checkpoint::open(
+        directory.path(), Float8Format{.block_rows = 128, .block_cols = 128, .power_scales = true});
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
+    const auto found = checkpoint->find(kDown, std::array<int64_t, 2>{160, 352});
+    ASSERT_TRUE(found.ok()) << found.error().to_string();
+    EXPECT_EQ(found->scales->run(0, 0).scale, 1);
+    EXPECT_EQ(found->scales->run(128, 256).scale, 8);
+    made.tensors[kDown + "_scale_inv"].bytes.front() = '\xff';  // not a number
+    directory.write("model.safetensors", test::raw_safetensors(made.tensors));
+    const auto wrong =
+        Checkpoint::open(directory.path(),
+                         Float8Format{.block_rows = 128, .block_cols = 128, .power_scales = true})
+            ->find(kDown, std::array<int64_t, 2>{160, 352});
+    ASSERT_FALSE(wrong.ok());
+    EXPECT_EQ(wrong.error().code, Errc::kCorrupt);
+    EXPECT_THAT(wrong.error().message, HasSubstr(kDown + "_scale_inv"));
+  }
+  EXPECT_TRUE(config_with(R"({"quant_method": "fp8", "scale_fmt": "ue8m0",
+                              "weight_block_size": [128, 128]})")
+                  ->float8->power_scales);
+}
+
+TEST(Float8Weights, RefusesBytesAsScalesUnlessTheConfigCallsThemPowers) {
+  const auto error = refusal([](RawTensors& tensors, auto&) {
+    tensors[kDown + "_scale"] = {"U8", {160, 1}, std::string(160, '\x7f')};
+  });
+  EXPECT_EQ(error.code, Errc::kUnsupported);
+  EXPECT_THAT(error.message,
+              AllOf(HasSubstr(kDown + "_scale"), HasSubstr("uint8"), HasSubstr("ue8m0")));
+}
+
 TEST(Float8Weights, RefusesEightBitsOfWhichTheConfigSaysNothing) {
   const auto error = refusal([](auto&, std::string& quantization) { quantization.clear(); });
   EXPECT_EQ(error.code, Errc::kUnsupported);
@@ -321,18 +372,6 @@ TEST(Float8Weights, FingerprintsCoverElementsScalesAndTheSizeOfBlocks) {
   const auto of_128 = of(blocks, made.tensors);
   blocks.float8->block_rows = 64;
   EXPECT_NE(of(blocks, made.tensors), of_128);
-}
-
-// What config.json says about quantisation.
-
-Result<ModelConfig> config_with(const std::string& quantization,
-                                const std::string& field = "quantization_config",
-                                const std::string& modelopt = "") {
-  TempDirectory directory;
-  directory.write("config.json", "{\"" + field + "\": " + quantization + "," +
-                                     test::config_json(test::tiny_model_config()).substr(1));
-  if (!modelopt.empty()) directory.write("hf_quant_config.json", modelopt);
-  return read_model_config(directory.path());
 }
 
 TEST(QuantizationConfig, ReadsTheKindsThatCheckpointsHave) {

@@ -51,8 +51,58 @@ TEST_F(LoadKvScalesTest, ReadsTheNamesOfEveryMaker) {
             expected);
 }
 
-TEST_F(LoadKvScalesTest, WithoutAnyScalesAreOne) {
+TEST_F(LoadKvScalesTest, ReadsTheNamesOfOlderTools) {
+  const KvScales expected{{.k = 0.25F, .v = 3}, {.k = 1, .v = 1}};
+  for (const auto& [k, v] : {std::pair("k_proj.output_scale", "v_proj.output_scale"),
+                             std::pair("k_cache.scale", "v_cache.scale"),
+                             std::pair("qkv_proj.k_scale", "qkv_proj.v_scale"),
+                             std::pair("qkqkv_proj.k_scale", "qkqkv_proj.v_scale")}) {
+    EXPECT_EQ(loaded({{std::string("0.self_attn.") + k, {{}, {0.25F}}},
+                      {std::string("0.self_attn.") + v, {{}, {3}}}}),
+              expected);
+  }
+  EXPECT_EQ(loaded({{"0.self_attn.kv_scale", {{}, {0.5F}}}}),
+            (KvScales{{.k = 0.5F, .v = 0.5F}, {.k = 1, .v = 1}}));
+}
+
+TEST_F(LoadKvScalesTest, WhatMayBeAScaleUnderAnotherNameIsRefused) {
+  for (const std::string name :
+       {"key_scale", "k_zero_point", "attn.kv_scale", "k_bmm_quantizer._amax", "cache.v_scales"}) {
+    const auto found = load({{"1.self_attn." + name, {{}, {0.5F}}}});
+    ASSERT_FALSE(found.ok()) << name;
+    EXPECT_EQ(found.error().code, Errc::kUnsupported);
+    EXPECT_THAT(found.error().message, HasSubstr("model.layers.1.self_attn." + name));
+  }
+  const auto differ = load(
+      {{"0.self_attn.k_scale", {{}, {0.5F}}}, {"0.self_attn.k_proj.output_scale", {{}, {0.25F}}}});
+  ASSERT_FALSE(differ.ok());
+  EXPECT_THAT(differ.error().message, AllOf(HasSubstr(".k_scale"), HasSubstr(".output_scale")));
+}
+
+TEST_F(LoadKvScalesTest, ScalesOfOtherThingsAreNone) {
+  EXPECT_EQ(loaded({{"0.self_attn.q_scale", {{}, {0.5F}}},
+                    {"0.self_attn.prob_output_scale", {{}, {0.5F}}},
+                    {"0.self_attn.k_proj.input_scale", {{}, {0.5F}}}}),
+            KvScales(2));
+}
+
+TEST_F(LoadKvScalesTest, WithoutAnyScalesAreOneWithAWarning) {
   EXPECT_EQ(loaded({}), KvScales(2));
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(load_kv_scales(directory_.path(), config_, &warnings).ok());
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("no scales for 4 of the 4")));
+
+  warnings.clear();
+  EXPECT_TRUE(
+      load({{"0.self_attn.kv_scale", {{}, {0.5F}}}, {"1.self_attn.v_scale", {{}, {1}}}}).ok());
+  EXPECT_TRUE(load_kv_scales(directory_.path(), config_, &warnings).ok());
+  EXPECT_THAT(warnings, ::testing::ElementsAre(HasSubstr("no scales for 1 of the 4")));
+
+  warnings.clear();
+  EXPECT_TRUE(
+      load({{"0.self_attn.kv_scale", {{}, {0.5F}}}, {"1.self_attn.kv_scale", {{}, {1}}}}).ok());
+  EXPECT_TRUE(load_kv_scales(directory_.path(), config_, &warnings).ok());
+  EXPECT_TRUE(warnings.empty());
 }
 
 TEST_F(LoadKvScalesTest, ANumberThatIsNoScaleIsRefusedByItsTensor) {

@@ -105,6 +105,18 @@ TEST(Mxfp4, ACheckpointHasItAsBlocksAndScales) {
   EXPECT_EQ(tensor->block_scales.size(), 2u * 3 * 2);
 }
 
+TEST(Mxfp4, ItsScalesMayHaveATypeOfTheirOwn) {
+  TempDirectory directory;
+  auto scales = bytes_tensor({3, 2}, 127);
+  scales.dtype = "F8_E8M0";
+  const auto checkpoint = checkpoint_of(
+      directory, {{"w_blocks", bytes_tensor({3, 2, 16}, 0x21)}, {"w_scales", scales}});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().to_string();
+  const auto tensor = checkpoint->find_mxfp4("w", std::vector<int64_t>{3, 64});
+  ASSERT_TRUE(tensor.ok()) << tensor.error().to_string();
+  EXPECT_EQ(tensor->block_scales.size(), 6u);
+}
+
 TEST(Mxfp4, WhatIsNotItIsRefusedByTensor) {
   struct Case {
     RawTensors tensors;
@@ -159,7 +171,7 @@ TEST(Mxfp4, OtherPartsAreAnotherFingerprint) {
   const auto fingerprint = [&](char block, char scale) {
     return checkpoint_of(directory, {{"w_blocks", bytes_tensor({3, 2, 16}, block)},
                                      {"w_scales", bytes_tensor({3, 2}, scale)}})
-        ->fingerprint();
+        ->fingerprint(/*num_threads=*/1);
   };
   const auto first = fingerprint(0x21, 127);
   EXPECT_EQ(fingerprint(0x21, 127), first);

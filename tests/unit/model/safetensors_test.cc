@@ -88,7 +88,7 @@ TEST(SafetensorsFile, RefusesAHeaderLengthBeyondTheFileOrTheLimit) {
   }
 }
 
-TEST(SafetensorsHeader, LeavesOutMetadataAndTensorsOfOtherTypes) {
+TEST(SafetensorsHeader, HasTensorsOfTypesThatAreNotReadButNotMetadata) {
   const auto tensors = parse_safetensors_header(
       R"({"__metadata__": {"format": "pt"},
           "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
@@ -97,7 +97,10 @@ TEST(SafetensorsHeader, LeavesOutMetadataAndTensorsOfOtherTypes) {
           "empty": {"dtype": "F16", "shape": [3, 0], "data_offsets": [14, 14]}}  )",
       14);
   ASSERT_TRUE(tensors.ok()) << tensors.error().to_string();
-  EXPECT_EQ(tensors->size(), 3u);
+  EXPECT_EQ(tensors->size(), 4u);
+  EXPECT_FALSE(tensors->at("mask").known);
+  EXPECT_EQ(tensors->at("mask").type, "BOOL");
+  EXPECT_TRUE(tensors->at("a").known);
   EXPECT_TRUE(tensors->contains("a"));
   EXPECT_TRUE(tensors->contains("scalar"));
   EXPECT_TRUE(tensors->contains("empty"));

@@ -7,13 +7,14 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "common/system/mapped_file.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/model/memory_device.h"
@@ -26,7 +27,9 @@ using test::CheckpointTensors;
 using test::MemoryDevice;
 using test::TempDirectory;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 constexpr auto kF32 = DType::kFloat32;
 constexpr auto kBF16 = DType::kBFloat16;
@@ -218,35 +221,30 @@ INSTANTIATE_TEST_SUITE_P(Model, LoadedWeights,
                                          Combination{"LlamaForCausalLM", kF16, kF16, 2, 0},
                                          Combination{"Qwen2ForCausalLM", kBF16, kF16, 1, 1}));
 
-bool lies_in(const void* data, const std::vector<std::shared_ptr<const void>>& files) {
-  const auto* address = static_cast<const std::byte*>(data);
-  return std::ranges::any_of(files, [&](const auto& file) {
-    const auto bytes = std::static_pointer_cast<const MappedFile>(file)->bytes();
-    return address >= bytes.data() && address < bytes.data() + bytes.size();
-  });
+// Nothing of a model is in its files once it is loaded: neither what the device could read there nor
+// what is converted.
+TEST(ModelWeights, StayWhenTheirFilesAreWrittenOverAndCutShort) {
+  const auto config = test::tiny_model_config();
+  const auto tensors = test::random_tensors(config, 3);
+  for (const DType compute_dtype : {kBF16, kF32}) {
+    TempDirectory directory;
+    test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
+    const auto path = directory.file("model.safetensors");
+    MemoryDevice device(2);
+    const auto loaded = load_model_weights(directory.path(), {0, 1}, compute_dtype, device);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+    const auto size = std::filesystem::file_size(path);
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << std::string(size, '\0');
+    std::filesystem::resize_file(path, 1000);
+    Assembly embedding(tensors.at("model.embed_tokens.weight")), head(tensors.at("lm_head.weight"));
+    embedding.put((*loaded)->embedding, 0, config.vocab_size, 0);
+    embedding.expect_whole("model.embed_tokens.weight");
+    head.put((*loaded)->lm_head, 0, config.vocab_size, 0);
+    head.expect_whole("lm_head.weight");
+  }
 }
 
-TEST(ModelWeights, ReadsTheVocabularyInPlaceWhereTheDeviceCan) {
-  TempDirectory directory;
-  test::write_random_checkpoint(test::tiny_model_config(), kBF16, 3, directory.path());
-  MemoryDevice cpu(2), gpu(0);
-  const auto on_cpu = load_model_weights(directory.path(), {1, 2}, kBF16, cpu);
-  ASSERT_TRUE(on_cpu.ok()) << on_cpu.error().to_string();
-  EXPECT_TRUE(lies_in((*on_cpu)->embedding.data, (*on_cpu)->host_memory));
-  EXPECT_TRUE(lies_in((*on_cpu)->lm_head.data, (*on_cpu)->host_memory));
-  EXPECT_FALSE(lies_in((*on_cpu)->layers[0].qkv.data, (*on_cpu)->host_memory));
-
-  const auto on_gpu = load_model_weights(directory.path(), {1, 2}, kBF16, gpu);
-  ASSERT_TRUE(on_gpu.ok()) << on_gpu.error().to_string();
-  EXPECT_TRUE((*on_gpu)->host_memory.empty());
-
-  const auto converted = load_model_weights(directory.path(), {1, 2}, kF32, cpu);
-  ASSERT_TRUE(converted.ok());
-  EXPECT_TRUE(lies_in((*converted)->embedding.data, (*converted)->host_memory));
-  EXPECT_FALSE(lies_in((*converted)->lm_head.data, (*converted)->host_memory));
-}
-
-TEST(ModelWeights, CopiesAVocabularyThatTheFileDoesNotAlign) {
+TEST(ModelWeights, HaveAVocabularyThatTheFileDoesNotAlign) {
   auto config = test::tiny_model_config();
   const auto tensors = test::random_tensors(config, 3);
   TempDirectory directory;
@@ -262,7 +260,6 @@ TEST(ModelWeights, CopiesAVocabularyThatTheFileDoesNotAlign) {
   MemoryDevice device(1);
   const auto loaded = load_model_weights(directory.path(), {0, 1}, kF32, device);
   ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
-  EXPECT_TRUE((*loaded)->host_memory.empty());
   Assembly embedding(tensors.at("model.embed_tokens.weight"));
   embedding.put((*loaded)->embedding, 0, config.vocab_size, 0);
   embedding.expect_whole("model.embed_tokens.weight");
@@ -288,6 +285,98 @@ TEST(ModelWeights, TiedHeadIsTheRanksSliceOfTheEmbedding) {
       }
       head.expect_whole("lm_head");
     }
+  }
+}
+
+TEST(ModelWeights, ATiedMatrixMayHaveTheNameOfTheHead) {
+  auto config = test::tiny_model_config();
+  config.tied_embeddings = true;
+  auto tensors = test::random_tensors(config, 5);
+  const auto table = tensors.at("model.embed_tokens.weight");
+  tensors.erase("model.embed_tokens.weight");
+  tensors["lm_head.weight"] = table;
+  TempDirectory directory;
+  test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
+  const auto stored = stored_dtype(directory.path());
+  ASSERT_TRUE(stored.ok()) << stored.error().to_string();
+  EXPECT_EQ(*stored, kBF16);
+  MemoryDevice device(1);
+  const auto loaded = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+  Assembly embedding(table), head(table);
+  embedding.put((*loaded)->embedding, 0, config.vocab_size, 0);
+  embedding.expect_whole("embedding");
+  head.put((*loaded)->lm_head, 0, config.vocab_size, 0);
+  head.expect_whole("lm_head");
+  EXPECT_THAT((*loaded)->warnings, IsEmpty());
+
+  // Without the tie it is a missing tensor.
+  config.tied_embeddings = false;
+  test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
+  const auto missing = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_THAT(missing.error().message, HasSubstr("model.embed_tokens.weight"));
+}
+
+// As tie_weights in Transformers: two different matrices are not tied.
+TEST(ModelWeights, AreTiedOnlyIfTheirMatricesAreEqual) {
+  auto config = test::tiny_model_config();
+  const auto tensors = test::random_tensors(config, 5);  // with a head of its own
+  config.tied_embeddings = true;
+  TempDirectory directory;
+  test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
+  MemoryDevice device(1);
+  const auto untied = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+  ASSERT_TRUE(untied.ok()) << untied.error().to_string();
+  Assembly head(tensors.at("lm_head.weight"));
+  head.put((*untied)->lm_head, 0, config.vocab_size, 0);
+  head.expect_whole("lm_head.weight");
+  EXPECT_THAT((*untied)->warnings, ElementsAre(HasSubstr("tie_word_embeddings")));
+
+  auto equal = tensors;
+  equal["lm_head.weight"] = equal["model.embed_tokens.weight"];
+  test::write_checkpoint(config, equal, kBF16, directory.path(), 1);
+  const auto tied = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+  ASSERT_TRUE(tied.ok()) << tied.error().to_string();
+  EXPECT_TRUE((*tied)->config.tied_embeddings);
+  EXPECT_THAT((*tied)->warnings, IsEmpty());
+}
+
+TEST(ModelWeights, NameTensorsThatAreNotRead) {
+  auto config = test::tiny_model_config();
+  auto tensors = test::random_tensors(config, 5);
+  for (const char* layer : {"0", "1"}) {
+    const auto attention = fmt::format("model.layers.{}.self_attn.", layer);
+    tensors[attention + "q_proj.bias"] = {{128}, std::vector<float>(128, 1)};
+    tensors[attention + "k_scale"] = {{1}, {1}};  // with --kv-cache-dtype fp8
+  }
+  tensors["vision_tower.patches"] = {{1}, {1}};
+  config.eos_token_ids = {5000};
+  TempDirectory directory;
+  test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
+  MemoryDevice device(1);
+  const auto loaded = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+  EXPECT_THAT(
+      (*loaded)->warnings,
+      ElementsAre(HasSubstr("eos_token_id = 5000"),
+                  "tensors that are not read: \"model.layers.*.self_attn.q_proj.bias\" (2), "
+                  "\"vision_tower.patches\" (1)"));
+}
+
+TEST(ModelWeights, RefuseATensorThatBelongsToAWeightAndIsNotRead) {
+  const auto config = test::tiny_model_config();
+  for (const std::string part : {"_zero_point", "_scale_2", "_g_idx"}) {
+    auto tensors = test::random_tensors(config, 5);
+    const auto name = "model.layers.1.mlp.up_proj.weight" + part;
+    tensors[name] = {{1}, {1}};
+    TempDirectory directory;
+    test::write_checkpoint(config, tensors, kBF16, directory.path(), 1);
+    MemoryDevice device(1);
+    const auto loaded = load_model_weights(directory.path(), {0, 1}, kBF16, device);
+    ASSERT_FALSE(loaded.ok());
+    EXPECT_EQ(loaded.error().code, Errc::kUnsupported);
+    EXPECT_THAT(loaded.error().message, HasSubstr(name));
   }
 }
 

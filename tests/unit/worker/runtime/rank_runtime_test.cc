@@ -56,6 +56,18 @@ TEST_F(RanksThatDiffer, AreNoGroupWithWeightsOfAnotherModelOfTheSameShape) {
   EXPECT_THAT(told, Each(HasSubstr("the model's fingerprint is '")));
 }
 
+TEST_F(RanksThatDiffer, AreNoGroupWithOneOtherNumberInTheMiddleOfAMatrix) {
+  const auto config = test::tiny_model_config();
+  auto tensors = test::random_tensors(config, 1);
+  auto& values = tensors.find("model.layers.0.mlp.up_proj.weight")->second.values;
+  values[values.size() / 3] *= 2;
+  test::write_checkpoint(config, tensors, DType::kFloat32, other_.path(), 1);
+  const auto told = start([&](int rank, RankOptions& options) {
+    if (rank == 1) options.model_directory = other_.path();
+  });
+  EXPECT_THAT(told, Each(HasSubstr("the model's fingerprint is '")));
+}
+
 TEST_F(RanksThatDiffer, AreNoGroupWithAnotherGridOfAsManyRanks) {
   const auto told = start([&](int rank, RankOptions& options) {
     if (rank == 1) options.grid = {.tp = 2, .cp = 1};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/config/json_fields.h"
+#include "model/json/json_fields.h"
 
 #include <utility>
 
-#include "model/config/json_text.h"
+#include "model/json/json_text.h"
 
 namespace millrace::model {
 

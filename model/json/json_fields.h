@@ -20,6 +20,9 @@ class JsonFields {
 
   // Null when the field is absent or JSON null: Hugging Face writes either for "not set".
   const boost::json::value* find(std::string_view name) const;
+  // Whether the field is there, as JSON null too. A class of Transformers assumes its own value
+  // where a field is absent, and for some fields another one where it is null.
+  bool has(std::string_view name) const { return object_->contains({name.data(), name.size()}); }
 
   // A required integer in [1, max].
   Result<int32_t> count(std::string_view name, int32_t max) const;

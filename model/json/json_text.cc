@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/config/json_text.h"
+#include "model/json/json_text.h"
 
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/parse.hpp>
