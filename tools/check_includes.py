@@ -28,9 +28,11 @@ MAX_SOURCES = 25
 # Folder -> folders that it may include, besides common/. In the order of the layers: each entry names only folders listed above it.
 MAY_INCLUDE = {
     "common": "",
+    "common/endpoint": "",
+    "common/logging": "",
     "common/system": "",
     "common/files": "common/system",
-    "common/metrics": "",
+    "common/metrics": "common/logging",
     "common/cli": "",
     "common/net": "common/system",
     "common/content": "",
@@ -71,14 +73,14 @@ MAY_INCLUDE = {
     "kernels/cuda/sm90/pages": "kernels/pages kernels/cuda/runtime kernels/cuda/sm90/rows",
     "kernels/cuda": "common/system kernels/api kernels/index kernels/pages kernels/cuda/*",
     "comm/api": "",
-    "comm/net": "",
+    "comm/net": "common/endpoint",
     "comm/local": "comm/api",
     "comm/memfd": "comm/api common/system",
     "comm/mpi": "comm/api common/system",
     "comm/nccl": "comm/api",
-    "comm/tcp": "common/net common/system comm/api comm/net",
+    "comm/tcp": "common/endpoint common/logging common/net common/system comm/api comm/net",
     "comm/any": "comm/api comm/net comm/tcp",
-    "comm/ucx": "common/system comm/any comm/api comm/net",
+    "comm/ucx": "common/logging common/system comm/any comm/api comm/net",
     "kvstore/rules": "common/pages",
     "kvstore/tiers": "common/system",
     "kvstore/pages": "common/content common/pages kvstore/rules kvstore/tiers",
@@ -94,8 +96,8 @@ MAY_INCLUDE = {
     "tokenizer": "common/system",
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
-    "worker/watch": "comm/api",
-    "worker/control": "common/content common/files common/net protocol",
+    "worker/watch": "common/endpoint comm/api",
+    "worker/control": "common/content common/endpoint common/files common/net protocol",
     "worker/events": "common/content common/files comm/api",
     "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
@@ -119,12 +121,12 @@ MAY_INCLUDE = {
     "worker/text": "tokenizer",
     "worker/batch": "common/cli common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
     " worker/budget worker/runtime worker/text",
-    "worker/cli": "common/cli common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
-    "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"
+    "worker/cli": "common/cli common/endpoint common/logging common/net common/system comm/api comm/mpi comm/nccl comm/tcp comm/ucx protocol worker/*",
+    "calibrate": "common/cli common/logging common/system comm/api comm/local kernels/api kernels/index model model/config plan plan/pattern"
     " worker/batch worker/cli worker/index worker/engine worker/runtime",
     "coordinator/text": "",
     "coordinator/access": "common/content common/system",
-    "coordinator/net": "",
+    "coordinator/net": "common/endpoint",
     "coordinator/requests": "common/metrics protocol",
     "coordinator/groups": "common/content protocol coordinator/requests",
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
@@ -136,9 +138,9 @@ MAY_INCLUDE = {
     " coordinator/schedule coordinator/api coordinator/tokenize",
     "coordinator/exchange": "common/content common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api coordinator/tokenize coordinator/http tokenizer",
-    "coordinator/server": "common/cli common/net protocol coordinator/access coordinator/net coordinator/requests"
+    "coordinator/server": "common/cli common/endpoint common/logging common/net protocol coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/tokenize coordinator/http coordinator/exchange",
-    "client": "common/cli common/net common/system protocol coordinator/text coordinator/net",
+    "client": "common/cli common/endpoint common/net common/system protocol coordinator/text coordinator/net",
     "kvclient/manifest": "common/pages common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
@@ -151,7 +153,7 @@ MAY_INCLUDE = {
     "decode/attention": "common/pages kernels/cpu/runtime kernels/pages decode/pool",
     "decode/mlp": "kernels/cpu/runtime model model/checkpoint",
     "decode/predict": "kernels/api kernels/cpu model model/config decode/attention decode/pool",
-    "decode": "common/cli common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
+    "decode": "common/cli common/logging common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
     " kvclient/handover kvclient/order model decode/*",
 }
 

@@ -4,28 +4,20 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 
-#include <charconv>
 #include <cstring>
 #include <memory>
+
+#include "common/endpoint/host_port.h"
 
 namespace millrace::comm {
 
 Result<SocketAddress> SocketAddress::parse(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  const char* const end = text.data() + text.size();
-  if (colon == std::string::npos || colon == 0 ||
-      std::from_chars(text.data() + colon + 1, end, port).ptr != end || port <= 0) {
-    return error(Errc::kInvalidArgument, "address \"{}\" is not host:port", text);
-  }
-  std::string host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return resolve(host, port);
+  MR_ASSIGN_OR_RETURN(const HostPort where, HostPort::parse(text));
+  return resolve(where.host, where.port);
 }
 
-Result<SocketAddress> SocketAddress::resolve(const std::string& host, int port) {
+Result<SocketAddress> SocketAddress::resolve(const std::string& written_host, int port) {
+  const std::string host = without_brackets(written_host);
   if (port < 0 || port > 65535) {
     return error(Errc::kInvalidArgument,
                  "port {} of host \"{}\" is out of range; expected 0 to 65535", port, host);

@@ -15,7 +15,7 @@ class SocketAddress {
  public:
   // "host:port", "[v6]:port".
   static Result<SocketAddress> parse(const std::string& text);
-  // An empty host means the wildcard address.
+  // An empty host means the wildcard address. An IPv6 address may stand in brackets.
   static Result<SocketAddress> resolve(const std::string& host, int port);
   // The address that a socket is bound to. kIo.
   static Result<SocketAddress> of_socket(int socket);

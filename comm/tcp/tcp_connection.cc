@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/endpoint/host_port.h"
 #include "common/errc_wire.h"
 
 namespace millrace::comm {
@@ -26,14 +27,6 @@ constexpr int kSilenceS = 20;
 // with plain sockets that read without looking at the data).
 constexpr size_t kReadAtOnce = 256 << 10;
 
-std::string host_of(const std::string& where) {
-  std::string host = where.substr(0, where.rfind(':'));
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return host;
-}
-
 timespec left_of(Deadline deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left()).count();
   return {.tv_sec = static_cast<time_t>(left / 1'000'000'000),
@@ -47,7 +40,8 @@ Result<std::unique_ptr<TcpConnection>> TcpConnection::open(const std::string& ad
                                                            const TlsContext& tls,
                                                            const std::string& capability,
                                                            Deadline deadline) {
-  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(where));
+  MR_ASSIGN_OR_RETURN(const HostPort named, HostPort::parse(where));
+  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::resolve(named.host, named.port));
   FileDescriptor socket(
       ::socket(target.data()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   FileDescriptor interrupts(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -58,7 +52,7 @@ Result<std::unique_ptr<TcpConnection>> TcpConnection::open(const std::string& ad
       new TcpConnection(address, TcpStream(std::move(socket)), std::move(interrupts)));
   const auto opened = [&]() -> Result<void> {
     MR_RETURN_IF_ERROR(connection->connect(target, deadline));
-    if (tls) MR_RETURN_IF_ERROR(connection->start_tls(tls, host_of(where), deadline));
+    if (tls) MR_RETURN_IF_ERROR(connection->start_tls(tls, named.host, deadline));
     return connection->say_hello(capability, deadline);
   }();
   if (!opened.ok()) {

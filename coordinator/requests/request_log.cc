@@ -1,22 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/requests/request_log.h"
 
-#include <algorithm>
-
 #include "common/log.h"
 
 namespace millrace::coordinator {
-
-namespace {
-
-// Messages quote clients and groups, who must not be able to forge a line of the log.
-std::string one_line(std::string text) {
-  const auto is_control = [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; };
-  std::replace_if(text.begin(), text.end(), is_control, ' ');
-  return text;
-}
-
-}  // namespace
 
 std::string end_line(const Request& request) {
   const std::string by = request.owner.empty() ? "" : fmt::format(" of '{}'", request.owner);
@@ -29,7 +16,7 @@ std::string end_line(const Request& request) {
   }
   if (request.result) line += fmt::format(", density {:.3f}", request.result->manifest().density());
   if (request.failure) line += ": " + request.failure->error.message;
-  return one_line(std::move(line));
+  return line;
 }
 
 void log_ended(const Request& request) {

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <vector>
@@ -13,7 +14,9 @@
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
+#include "common/endpoint/host_port.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
 #include "common/units.h"
 #include "coordinator/server/server.h"
 
@@ -239,11 +242,12 @@ void raise_descriptor_limit() {
 Result<void> run(const coordinator::ServerOptions& options, const std::string& port_file) {
   MR_ASSIGN_OR_RETURN(const auto server, coordinator::Server::create(options));
   if (!port_file.empty()) MR_RETURN_IF_ERROR(write_port_file(port_file, *server));
-  spdlog::info("{} on {}:{}, groups on {}:{}",
-               options.http_tls.certificate.empty() ? "HTTP" : "HTTPS", options.host,
-               server->http_port(), options.host, server->group_port());
-  if (const auto admin = server->admin_port())
-    spdlog::info("probes on {}:{}", options.host, *admin);
+  const auto at = [&options](uint16_t port) {
+    return HostPort{.host = without_brackets(options.host), .port = port}.to_string();
+  };
+  spdlog::info("{} on {}, groups on {}", options.http_tls.certificate.empty() ? "HTTP" : "HTTPS",
+               at(server->http_port()), at(server->group_port()));
+  if (const auto admin = server->admin_port()) spdlog::info("probes on {}", at(*admin));
   if (options.token_file.empty()) {
     spdlog::warn("no --tokens: whoever reaches the HTTP port may do everything");
   }
@@ -273,6 +277,7 @@ int main(int argc, char** argv) {
     return cli::kUsageStatus;
   }
   init_logging("coordinator");
+  std::signal(SIGHUP, SIG_IGN);  // until Server::run() takes it
   raise_descriptor_limit();
   if (const auto ran = run(*options, arguments.port_file); !ran.ok()) {
     spdlog::error("{}", ran.error().message);

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "common/endpoint/host_port.h"
 #include "common/log.h"
 #include "coordinator/access/token_table.h"
 #include "coordinator/net/client_address.h"
@@ -27,7 +28,7 @@ constexpr int kMaxGroupConnections = 256;
 
 Result<tcp::acceptor> listen(asio::io_context& io, const std::string& host, uint16_t port) {
   error_code ec;
-  const auto address = asio::ip::make_address(host, ec);
+  const auto address = asio::ip::make_address(without_brackets(host), ec);
   if (ec) return error(Errc::kInvalidArgument, "'{}' is not an IP address to listen on", host);
   const tcp::endpoint endpoint(address, port);
   tcp::acceptor acceptor(io);
@@ -35,7 +36,7 @@ Result<tcp::acceptor> listen(asio::io_context& io, const std::string& host, uint
   if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
   if (!ec) acceptor.bind(endpoint, ec);
   if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
-  if (ec) return error(Errc::kIo, "listen on {}:{}: {}", host, port, ec.message());
+  if (ec) return error(Errc::kIo, "listen on {}: {}", (HostPort{without_brackets(host), port}).to_string(), ec.message());
   return acceptor;
 }
 
@@ -158,8 +159,7 @@ void Server::run(bool handle_signals) {
   if (handle_signals) {
     self.signals.add(SIGTERM);
     self.signals.add(SIGINT);
-    // Without such files SIGHUP ends the process, as it does when a terminal is closed.
-    if (self.has_files()) self.signals.add(SIGHUP);
+    self.signals.add(SIGHUP);
     spawn_guarded(self.io, self.handle_signals(), "signals");
   }
   const auto listen_for_http = [&self](tcp::acceptor& acceptor, bool is_admin) {
@@ -219,6 +219,7 @@ Result<void> Server::Impl::load_files() {
 
 // Each file by itself: a mistake in one does not hold up the others.
 void Server::Impl::reload() {
+  if (!has_files()) return spdlog::info("there are no files to read again");
   for (const Result<void>& loaded : {load_tokens(), load_tls(options.http_tls, http_tls),
                                      load_tls(options.group_tls, group_tls)}) {
     if (!loaded.ok()) {

@@ -16,6 +16,7 @@
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
 #include "worker/batch/batch_job.h"
 #include "worker/cli/rank_cli.h"
 #include "worker/cli/rank_end.h"

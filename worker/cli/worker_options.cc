@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
+#include "common/endpoint/host_port.h"
+#include "common/logging/printable.h"
 #include "common/units.h"
 #include "worker/cli/rank_cli.h"
 
@@ -22,19 +23,17 @@ constexpr size_t kMaxNameChars = 128;  // as in the coordinator
 
 // A name appears in metrics and logs, which have one entry a line.
 std::string check_name(const std::string& name) {
-  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (name.empty() || name.size() > kMaxNameChars) {
     return fmt::format("must have 1 to {} characters, not {}", kMaxNameChars, name.size());
   }
-  return std::any_of(name.begin(), name.end(), is_control) ? "has control characters" : "";
+  return printable(name) != name ? "has control characters: " + printable(name) : "";
 }
 
 // Decode nodes are told to connect to it: a wildcard address to listen on cannot be reached.
 std::string check_kv_host(const std::string& host) {
   if (host.empty()) return "must name an address of this host";
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
-  const std::string bare =
-      host.front() == '[' && host.back() == ']' ? host.substr(1, host.size() - 2) : host;
+  const std::string bare = without_brackets(host);
   const bool is_address = inet_pton(AF_INET, bare.c_str(), bytes.data()) == 1 ||
                           inet_pton(AF_INET6, bare.c_str(), bytes.data()) == 1;
   const bool unspecified =
@@ -105,7 +104,7 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
 std::string check_events_endpoint(const std::string& endpoint) {
   if (endpoint.starts_with("ipc://") && endpoint.size() > std::strlen("ipc://")) return "";
   if (endpoint.starts_with("tcp://") &&
-      parse_host_port(endpoint.substr(std::strlen("tcp://"))).ok())
+      HostPort::parse(endpoint.substr(std::strlen("tcp://"))).ok())
     return "";
   return fmt::format("'{}' is neither tcp://HOST:PORT nor ipc://PATH", endpoint);
 }
@@ -153,7 +152,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
   add_rank_options(app, options.rank);
   app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
       ->option_text("HOST:PORT")
-      ->check(cli::check_by(parse_host_port))
+      ->check(cli::check_by(HostPort::parse))
       ->capture_default_str();
   add_group_tls(app, options.group_tls);
   app.add_option("--group-name", options.group_name, "label of this group in metrics")
@@ -247,20 +246,6 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
   made.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
   made.group.keep_timeout = cli::from_seconds(options.keep_timeout_s);
   return made;
-}
-
-Result<HostPort> parse_host_port(std::string_view text) {
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  if (colon != std::string_view::npos && colon > 0) {
-    const char* end = text.data() + text.size();
-    const auto [stop, status] = std::from_chars(text.data() + colon + 1, end, port);
-    if (status != std::errc() || stop != end) port = 0;
-  }
-  if (port <= 0 || port > 65535) {
-    return error(Errc::kInvalidArgument, "'{}' is not HOST:PORT with a port from 1 to 65535", text);
-  }
-  return HostPort{.host = std::string(text.substr(0, colon)), .port = static_cast<uint16_t>(port)};
 }
 
 }  // namespace millrace::worker

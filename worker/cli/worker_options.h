@@ -54,11 +54,4 @@ void add_worker_options(CLI::App& app, WorkerOptions& options);
 // Checks how the options fit together, before anything is loaded: kInvalidArgument names them.
 Result<void> check_together(const WorkerOptions& options);
 
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
-// "host:8001"; kInvalidArgument for anything else.
-Result<HostPort> parse_host_port(std::string_view text);
-
 }  // namespace millrace::worker

@@ -17,6 +17,7 @@
 #include <boost/asio/write.hpp>
 #include <thread>
 
+#include "common/endpoint/host_port.h"
 #include "common/errc_wire.h"
 #include "common/log.h"
 #include "common/net/net_stream.h"
@@ -137,7 +138,8 @@ awaitable<void> ControlClient::Connection::keep_connected() {
     ++session_;
     drop("");
     if (stopping_ || refused_) break;
-    spdlog::warn("coordinator {}:{}: {}; retrying in {:.1f} s", options_.host, options_.port,
+    spdlog::warn("coordinator {}: {}; retrying in {:.1f} s",
+                 (HostPort{options_.host, options_.port}).to_string(),
                  dropped_because_.empty() ? opened.error().message : dropped_because_,
                  seconds(pause));
     retry_.expires_after(pause);

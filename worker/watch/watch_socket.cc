@@ -10,10 +10,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <system_error>
 #include <thread>
+
+#include "common/endpoint/host_port.h"
 
 namespace millrace::worker {
 
@@ -109,7 +112,8 @@ WatchSocket::~WatchSocket() {
   if (fd_ >= 0) close(fd_);
 }
 
-Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& endpoint) {
+Result<WatchSocket> listen_for_ranks(const std::string& written_host, WatchEndpoint& endpoint) {
+  const std::string host = without_brackets(written_host);
   MR_ASSIGN_OR_RETURN(const auto addresses, resolve(host.c_str(), "0", /*flags=*/0));
   WatchSocket listener = make_socket(*addresses);
   if (!listener.is_open() || bind(listener.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
@@ -137,7 +141,9 @@ Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::
   MR_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint.host.data(), endpoint.port.data(),
                                                     AI_NUMERICHOST | AI_NUMERICSERV));
   WatchSocket connection = make_socket(*addresses);
-  const auto where = fmt::format("rank 0 at {}:{}", endpoint.host.data(), endpoint.port.data());
+  const HostPort named{.host = endpoint.host.data(),
+                       .port = static_cast<uint16_t>(std::atoi(endpoint.port.data()))};
+  const auto where = "rank 0 at " + named.to_string();
   if (!connection.is_open()) return system_error(where);
   if (const auto connected = connect_until(connection, *addresses, deadline); !connected.ok()) {
     return error(connected.error().code, "{}: {}", where, connected.error().message);
