@@ -52,6 +52,15 @@ int SocketAddress::port() const {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }
 
+bool SocketAddress::is_loopback() const {
+  constexpr uint32_t kNetwork = 127;  // 127.0.0.0/8
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage_);
+  if (storage_.ss_family == AF_INET) return ntohl(v4->sin_addr.s_addr) >> 24 == kNetwork;
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage_);
+  if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) return v6->sin6_addr.s6_addr[12] == kNetwork;
+  return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
 SocketAddress SocketAddress::with_port(int port) const {
   SocketAddress address = *this;
   reinterpret_cast<sockaddr_in*>(&address.storage_)->sin_port = htons(static_cast<uint16_t>(port));

@@ -24,6 +24,8 @@ class SocketAddress {
   const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const;
   int port() const;
+  // Whether only this host reaches it.
+  bool is_loopback() const;
   SocketAddress with_port(int port) const;
   std::string to_string() const;
 

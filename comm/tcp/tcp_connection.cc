@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/net/reply_maker.h"
 #include "common/endpoint/host_port.h"
 #include "common/errc_wire.h"
 
@@ -171,10 +172,7 @@ Result<TransportConnection::Reply> TcpConnection::receive(Destination destinatio
   if (!frame || frame->call != call_) return Error(Errc::kCorrupt, "malformed reply");
   const int64_t room = total_bytes(destination);
   if (frame->errc != 0) {
-    refused_ =
-        error(errc_from_wire(frame->errc),
-              "the server refused: the payload of {} bytes does not fit the destination of {}",
-              frame->payload_bytes, room);
+    refused_ = ReplyMaker::refusal(frame->errc, frame->payload_bytes, room);
     return Reply{};
   }
   if (frame->payload_bytes > room) {

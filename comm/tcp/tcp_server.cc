@@ -31,13 +31,16 @@ Result<void> TcpServer::start(const std::string& host, int port, const TcpOption
                         .port = static_cast<uint16_t>(bound.port())};
     address_ = with_scheme(kTlsScheme, host.empty() ? bound.to_string() : name.to_string());
   }
+  replies_.set_name(address_);
   for (int i = 0; i < options.server_threads; ++i) {
     MR_ASSIGN_OR_RETURN(auto lane,
                         TcpServerLane::create(TcpServerLane::Surroundings{.handler = handler_,
                                                                           .limits = limits_,
                                                                           .counts = counts_,
                                                                           .readers = readers_,
-                                                                          .name = address_}));
+                                                                          .replies = replies_,
+                                                                          .name = address_,
+                                                                          .line = client_line_}));
     lanes_.push_back(std::move(lane));
   }
   MR_ASSIGN_OR_RETURN(

@@ -2,8 +2,20 @@
 #include "coordinator/requests/request_log.h"
 
 #include "common/log.h"
+#include "common/logging/paced_line.h"
 
 namespace millrace::coordinator {
+
+namespace {
+
+// Clients can have requests refused, or end them before they run, as fast as they can send. What a
+// group has computed is rare by itself.
+PacedLine& line_without_work() {
+  static PacedLine line({.pause = std::chrono::milliseconds(100), .burst = 100});
+  return line;
+}
+
+}  // namespace
 
 std::string end_line(const Request& request) {
   const std::string by = request.owner.empty() ? "" : fmt::format(" of '{}'", request.owner);
@@ -20,12 +32,15 @@ std::string end_line(const Request& request) {
 }
 
 void log_ended(const Request& request) {
-  spdlog::info("{}", end_line(request));
+  const auto times = request.started_at ? 1 : line_without_work().due();
+  if (times) spdlog::info("{}{}", end_line(request), PacedLine::others(*times));
 }
 
 void log_refused(std::string_view request_id, const Error& why) {
-  spdlog::info("{}", one_line(fmt::format("request {}: refused, {}: {}", request_id,
-                                          errc_name(why.code), why.message)));
+  if (const auto times = line_without_work().due()) {
+    spdlog::info("request {}: refused, {}: {}{}", request_id, errc_name(why.code), why.message,
+                 PacedLine::others(*times));
+  }
 }
 
 }  // namespace millrace::coordinator

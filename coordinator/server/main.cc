@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // millrace-coordinator: HTTP for clients, TCP for worker groups.
 // Exit status: 0 stopped by a signal; 1 could not listen, or failed; 2 the command line is wrong.
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -17,7 +16,9 @@
 #include "common/endpoint/host_port.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
+#include "common/process/descriptor_limit.h"
 #include "common/units.h"
+#include "coordinator/server/descriptor_budget.h"
 #include "coordinator/server/server.h"
 
 namespace {
@@ -230,13 +231,34 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   return options;
 }
 
-// Takes as many descriptors as the system lets this process have. Otherwise connections far below
-// their limit would keep the probes out.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+// Takes as many descriptors as the system lets this process have, and no more connections than they
+// reach for. Otherwise connections below their limit would keep the probes out.
+void fit_to_descriptors(coordinator::ServerOptions& options) {
+  using coordinator::DescriptorBudget;
+  // Listeners, the log, files, and what libraries open. A tokenizer's process is started anew beside
+  // the old one.
+  constexpr int64_t kOwn = 40;
+  const auto tokenizers = static_cast<int64_t>(options.tokenizers.directories.size());
+  const int64_t own = kOwn + 2 * tokenizers * options.tokenizers.processes;
+  const int64_t descriptors = raise_descriptor_limit();
+  const auto budget = DescriptorBudget::of(descriptors, own,
+                                           {.connections = options.http.max_connections,
+                                            .probes = options.http.probe_connections,
+                                            .strangers = options.groups.strangers,
+                                            .groups = options.groups.groups});
+  if (budget.connections < options.http.max_connections) {
+    spdlog::warn(
+        "the limit of {} open files is too low for --max-connections {}: {} connections of clients "
+        "are taken, {} of probes and {} of groups",
+        descriptors, options.http.max_connections, budget.connections, budget.probes,
+        budget.groups);
+  }
+  options.http.max_connections = budget.connections;
+  options.http.probe_connections = budget.probes;
+  options.groups.strangers = budget.strangers;
+  options.groups.strangers_of_address =
+      std::min(options.groups.strangers_of_address, budget.strangers);
+  options.groups.groups = budget.groups;
 }
 
 Result<void> run(const coordinator::ServerOptions& options, const std::string& port_file) {
@@ -271,14 +293,14 @@ int main(int argc, char** argv) {
   add_options(app, arguments);
   app.set_version_flag("--version", MILLRACE_VERSION);
   if (const auto status = cli::parse(app, argc, argv)) return *status;
-  const auto options = server_options(arguments);
+  auto options = server_options(arguments);
   if (!options.ok()) {
     std::fprintf(stderr, "millrace-coordinator: %s\n", options.error().message.c_str());
     return cli::kUsageStatus;
   }
   init_logging("coordinator");
   std::signal(SIGHUP, SIG_IGN);  // until Server::run() takes it
-  raise_descriptor_limit();
+  fit_to_descriptors(*options);
   if (const auto ran = run(*options, arguments.port_file); !ran.ok()) {
     spdlog::error("{}", ran.error().message);
     return 1;

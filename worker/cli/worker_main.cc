@@ -19,6 +19,7 @@
 #include "common/cli/parse.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
+#include "common/process/descriptor_limit.h"
 #include "common/system/large_blocks.h"
 #include "common/system/usable_cores.h"
 #include "worker/cli/rank_end.h"
@@ -61,9 +62,15 @@ OpenEvents open_events(const ZmqPublisherOptions& options) {
 }
 
 Result<std::unique_ptr<comm::Transport>> kv_transport(const WorkerOptions& options) {
+  const int64_t descriptors = raise_descriptor_limit();
   if (options.kv_transport == KvTransport::kTcp) {
-    return std::unique_ptr<comm::Transport>(std::make_unique<comm::TcpTransport>(
-        comm::TcpOptions{.server_threads = kv_server_threads(), .server_tls = options.kv_tls}));
+    const auto limits = comm::TcpLimits().within(descriptors);
+    if (limits.max_clients < comm::TcpLimits().max_clients) {
+      spdlog::warn("the limit of {} open files is low: {} connections of decode nodes are taken",
+                   descriptors, limits.max_clients);
+    }
+    return std::unique_ptr<comm::Transport>(std::make_unique<comm::TcpTransport>(comm::TcpOptions{
+        .server_threads = kv_server_threads(), .limits = limits, .server_tls = options.kv_tls}));
   }
   MR_ASSIGN_OR_RETURN(auto ucx,
                       comm::UcxTransport::create({.server_threads = kv_server_threads()}));

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include "comm/net/socket_address.h"
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
@@ -81,11 +82,9 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
                  "port of rank 0's KV server; rank r uses N + r; 0: any free ports")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  cli::add_choice<KvTransport>(
-      app, "--kv-transport", options.kv_transport,
-      {{"tcp", KvTransport::kTcp}, {"ucx", KvTransport::kUcx}},
-      "transport to decode nodes; the ports of ucx must be unreachable for "
-      "strangers");
+  cli::add_choice<KvTransport>(app, "--kv-transport", options.kv_transport,
+                               {{"tcp", KvTransport::kTcp}, {"ucx", KvTransport::kUcx}},
+                               "transport to decode nodes; ucx: to those on this host only");
   auto* certificate = app.add_option("--kv-tls-cert", options.kv_tls.certificate,
                                      "certificate of the KV ports, in PEM, for the names and "
                                      "addresses in --kv-host; read again when it changes");
@@ -212,6 +211,16 @@ Result<void> check_together(const WorkerOptions& options) {
   }
   if (options.kv_transport == KvTransport::kUcx && !options.kv_tls.certificate.empty()) {
     return Error(Errc::kInvalidArgument, "--kv-tls-cert: needs --kv-transport tcp");
+  }
+  if (options.kv_transport == KvTransport::kUcx) {
+    const auto address = comm::SocketAddress::resolve(options.kv_host, 0);
+    if (address.ok() && !address->is_loopback()) {
+      return error(
+          Errc::kInvalidArgument,
+          "--kv-transport ucx: is for decode nodes on this host, and --kv-host {} is open to "
+          "others; strangers can end a rank through UCX's ports",
+          options.kv_host);
+    }
   }
   const int num_ranks = options.rank.grid.tp * options.rank.grid.cp;
   if (options.kv_port > 0 && options.kv_port + num_ranks - 1 > 65535) {

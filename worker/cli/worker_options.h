@@ -18,7 +18,7 @@ namespace millrace::worker {
 // The transport at a rank's KV port.
 enum class KvTransport {
   kTcp,  // comm/tcp: strangers may reach it
-  kUcx,  // comm/ucx: RDMA, shared memory; strangers must not reach it
+  kUcx,  // comm/ucx: shared memory; open to this host only
 };
 
 struct WorkerOptions {
