@@ -77,7 +77,8 @@ std::string printable(std::string_view text) {
     } else if (!code || code->value < 0x20 || code->value == 0x7f) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
     } else if (is_hidden(code->value)) {
-      out += fmt::format(code->value > 0xffff ? "\\U{:08x}" : "\\u{:04x}", code->value);
+      out += code->value > 0xffff ? fmt::format("\\U{:08x}", code->value)
+                                  : fmt::format("\\u{:04x}", code->value);
     } else {
       out += text.substr(0, code->num_bytes);
     }

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::seconds;
 
-class ConnectionQuotaTest : public testing::Test {
+class ConnectionQuotaTest : public ::testing::Test {
  protected:
   ConnectionQuota::Connection take(const char* lease) {
     auto taken = quota_.take(lease);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/log.h"
 #include "common/logging/log_sink.h"
 #include "common/system/file_descriptor.h"
 
