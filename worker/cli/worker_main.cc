@@ -17,6 +17,7 @@
 #include "comm/ucx/ucx_transport.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/parse.h"
+#include "common/endpoint/host_port.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
 #include "common/process/descriptor_limit.h"
