@@ -108,7 +108,9 @@ TEST_F(SchedulerMembers, WhatIsLostBeforeItsStartTimeAfterTimeFails) {
   for (int i = 0; i < 2; ++i) {
     RecordingLink link;
     join(link);
-    if (i == 0) ASSERT_FALSE(submit("a"));
+    if (i == 0) {
+      ASSERT_FALSE(submit("a"));
+    }
     EXPECT_THAT(link.log, ElementsAre("prefill a"));
     scheduler_->remove_group("g0", link, "connection ended");
   }
