@@ -173,7 +173,8 @@ void Dispatcher::lost(Group& group, const std::string& why) {
     turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
     if (request->ended()) continue;
     // It waits as if it had never been sent: for this group to return, or for another.
-    if (!request->started_at && ++request->lost_before_start < kMaxLostBeforeStart) {
+    const bool begun = request->started_at || request->opened;
+    if (!begun && ++request->lost_before_start < kMaxLostBeforeStart) {
       requests_.requeue(request, lost.code);
       continue;
     }

@@ -4,6 +4,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <csignal>
 #include <mutex>
 
@@ -45,10 +46,6 @@ class LogLines {
   const std::shared_ptr<Sink> sink_ = std::make_shared<Sink>();
   const std::shared_ptr<spdlog::logger> before_;
 };
-
-std::string metrics(const RunningServer& server) {
-  return http_call(server.http_port(), "GET", "/metrics").body;
-}
 
 ServerOptions with_groups(const GroupLimits& limits) {
   ServerOptions options = patient_options();

@@ -34,6 +34,7 @@ TEST_F(GroupMembershipTest, AGroupThatIsDroppedLosesItsConnectionItsPromptAndIts
   Group& group = *groups_.find("g0");
   const auto kept = leased("kept", group, std::chrono::minutes(1));
   const auto prompt = running("prompt", group);
+  requests_.begin(*prompt);
   membership_.drop(group, "it is silent");
   EXPECT_EQ(groups_.size(), 0);
   EXPECT_THAT(link_.log, ElementsAre("closed: it is silent"));
@@ -53,8 +54,11 @@ TEST_F(GroupMembershipTest, RequestsOfAModelAreOrphansOnlyAfterItsLastGroup) {
   orphans_.expire();
   EXPECT_FALSE(request->ended());
   membership_.leave("g1", second, "gone");
-  clock_.advance(std::chrono::hours(1));
-  orphans_.expire();
+  for (Duration passed{}; passed < settings_.group_return;
+       passed += std::chrono::milliseconds(50)) {
+    clock_.advance(std::chrono::milliseconds(50));
+    orphans_.expire();
+  }
   EXPECT_TRUE(request->ended());
 }
 
