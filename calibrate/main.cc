@@ -24,6 +24,7 @@
 #include "common/cli/parse.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
 #include "common/system/mapped_file.h"
 #include "plan/head_plan_writer.h"
 #include "worker/cli/rank_cli.h"

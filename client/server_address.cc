@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
+
+#include "common/endpoint/host_port.h"
 
 namespace millrace::client {
 
@@ -56,6 +59,10 @@ Result<ServerAddress> ServerAddress::parse(std::string_view text) {
     address.port = port;
   }
   return address;
+}
+
+std::string ServerAddress::to_string() const {
+  return HostPort{host, static_cast<uint16_t>(std::atoi(port.c_str()))}.to_string();
 }
 
 }  // namespace millrace::client

@@ -26,6 +26,7 @@
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
 #include "common/system/output_file.h"
 #include "common/system/usable_cores.h"
 #include "common/units.h"

@@ -7,6 +7,7 @@
 - Only certain folders may include each vendor's headers.
 - The DEPS of a folder's library in its CMakeLists.txt are the folders that its files include, no more and no fewer.
 - A folder holds at most MAX_SOURCES sources.
+- clang-tidy looks at the headers of all these folders.
 
 With --headers BUILD every header that no source includes first is compiled alone, with the include paths of the build
 folder BUILD.
@@ -30,8 +31,11 @@ MAY_INCLUDE = {
     "common": "",
     "common/mapping": "",
     "common/system": "common/mapping",
+    "common/endpoint": "",
+    "common/logging": "",
+    "common/process": "",
     "common/files": "common/system",
-    "common/metrics": "",
+    "common/metrics": "common/logging",
     "common/cli": "",
     "common/net": "common/system",
     "common/content": "",
@@ -73,14 +77,14 @@ MAY_INCLUDE = {
     "kernels/cuda/sm90/pages": "kernels/pages kernels/cuda/runtime kernels/cuda/sm90/rows",
     "kernels/cuda": "common/system kernels/api kernels/index kernels/pages kernels/cuda/*",
     "comm/api": "",
-    "comm/net": "",
+    "comm/net": "common/endpoint common/logging comm/api",
     "comm/local": "comm/api",
-    "comm/memfd": "comm/api common/system",
+    "comm/memfd": "comm/api common/logging common/system",
     "comm/mpi": "comm/api common/system",
     "comm/nccl": "comm/api",
-    "comm/tcp": "common/net common/system comm/api comm/net",
+    "comm/tcp": "common/endpoint common/logging common/net common/system comm/api comm/net",
     "comm/any": "comm/api comm/net comm/tcp",
-    "comm/ucx": "common/system comm/any comm/api comm/net",
+    "comm/ucx": "common/logging common/system comm/any comm/api comm/net",
     "kvstore/rules": "common/pages",
     "kvstore/tiers": "common/system",
     "kvstore/pages": "common/content common/pages kvstore/rules kvstore/tiers",
@@ -97,8 +101,8 @@ MAY_INCLUDE = {
     "tokenizer": "common/system",
     "worker/timing": "kernels/api",
     "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
-    "worker/watch": "comm/api",
-    "worker/control": "common/content common/files common/net protocol",
+    "worker/watch": "common/endpoint comm/api",
+    "worker/control": "common/content common/endpoint common/files common/net protocol",
     "worker/events": "common/content common/files comm/api",
     "worker/events/zmq": "worker/events",
     "worker/index": "comm/api kernels/api kernels/index plan",
@@ -120,28 +124,29 @@ MAY_INCLUDE = {
     " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/staging worker/peers"
     " worker/prompt",
     "worker/text": "tokenizer",
+    "worker/resume": "common/files",
     "worker/batch": "common/cli common/text common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
-    " worker/budget worker/runtime worker/text",
-    "worker/cli": "common/cli common/net common/system common/text comm/api comm/mpi comm/nccl comm/tcp comm/ucx model protocol worker/*",
-    "calibrate": "common/cli common/system comm/api comm/local kernels/api kernels/index model model/config model/json plan plan/pattern"
+    " worker/budget worker/resume worker/runtime worker/text",
+    "worker/cli": "common/cli common/endpoint common/logging common/net common/process common/system common/text comm/api comm/mpi comm/nccl comm/net comm/tcp comm/ucx model protocol worker/*",
+    "calibrate": "common/cli common/logging common/system comm/api comm/local kernels/api kernels/index model model/config model/json plan plan/pattern"
     " worker/batch worker/cli worker/index worker/engine worker/runtime",
     "coordinator/text": "",
     "coordinator/access": "common/content common/system",
-    "coordinator/net": "",
-    "coordinator/requests": "common/metrics protocol",
+    "coordinator/net": "common/endpoint common/logging",
+    "coordinator/requests": "common/logging common/metrics protocol",
     "coordinator/groups": "common/content protocol coordinator/requests",
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
     "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
     "coordinator/api": "common/content common/text plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
     "coordinator/tokenize": "common/metrics coordinator/net tokenizer",
-    "coordinator/http": "common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
+    "coordinator/http": "common/logging common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api coordinator/tokenize",
     "coordinator/exchange": "common/content common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api coordinator/tokenize coordinator/http tokenizer",
-    "coordinator/server": "common/cli common/net protocol coordinator/access coordinator/net coordinator/requests"
+    "coordinator/server": "common/cli common/endpoint common/logging common/net common/process protocol coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/tokenize coordinator/http coordinator/exchange",
-    "client": "common/cli common/net common/system common/text protocol coordinator/text coordinator/net",
+    "client": "common/cli common/net common/system common/text protocol coordinator/text coordinator/net common/endpoint",
     "kvclient/manifest": "common/pages common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
@@ -154,7 +159,7 @@ MAY_INCLUDE = {
     "decode/attention": "common/pages kernels/cpu/runtime kernels/pages decode/pool",
     "decode/mlp": "kernels/cpu/runtime model model/checkpoint",
     "decode/predict": "kernels/api kernels/cpu model model/config decode/attention decode/pool",
-    "decode": "common/cli common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
+    "decode": "common/cli common/logging common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
     " kvclient/handover kvclient/order model decode/*",
 }
 
@@ -287,6 +292,14 @@ def unknown_folders() -> list[str]:
     return [f"{folder}: not in MAY_INCLUDE" for folder in sorted(folders - set(MAY_INCLUDE))]
 
 
+def check_tidy() -> list[str]:
+    """Checks that the header filter of .clang-tidy names the top folders of MAY_INCLUDE."""
+    found = re.search(r"^HeaderFilterRegex: '\(([^)]*)\)", (ROOT / ".clang-tidy").read_text(encoding="utf-8"), re.MULTILINE)
+    named = set(found[1].split("|")) if found else set()
+    tops = {folder.split("/")[0] for folder in MAY_INCLUDE}
+    return [f".clang-tidy: HeaderFilterRegex lacks {top}" for top in sorted(tops - named)]
+
+
 def alone(header: pathlib.Path, flags: list[str]) -> str | None:
     command = ["g++", "-std=c++20", "-fsyntax-only", "-x", "c++", *flags, str(header)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -327,7 +340,7 @@ def needs_cuda_compiler(header: pathlib.Path) -> bool:
 
 
 def main() -> int:
-    found = check_order() + unknown_folders()
+    found = check_order() + unknown_folders() + check_tidy()
     for folder in MAY_INCLUDE:
         found += check_folder(folder)
     if sys.argv[1:2] == ["--headers"]:

@@ -17,6 +17,7 @@
 #include "comm/tcp/tcp_transport.h"
 #include "common/check.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
 #include "common/system/usable_cores.h"
 #include "decode/decode_node.h"
 #include "kvclient/manifest/manifest.h"

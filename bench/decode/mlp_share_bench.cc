@@ -29,6 +29,7 @@
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
 #include "common/system/usable_cores.h"
 #include "decode/mlp/predicted_mlp.h"
 #include "kernels/cpu/cpu_device.h"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <utility>
 
 #include "comm/memfd/memfd_messages.h"
@@ -19,7 +20,6 @@ namespace {
 constexpr uint64_t kListenerId = 0;
 constexpr uint64_t kStopId = 1;
 constexpr uint64_t kFirstClientId = 2;
-constexpr size_t kMaxClients = 1024;
 // How late a slow client is found at most.
 constexpr std::chrono::milliseconds kSweepPeriod{1000};
 
@@ -92,7 +92,7 @@ void MemfdServer::accept_clients() {
   while (true) {
     auto accepted = listener_.accept();
     if (!accepted.ok()) {
-      spdlog::warn("same-host pulls: {}", accepted.error().message);
+      say(accepted.error().message);
       return;
     }
     if (!*accepted) break;
@@ -104,16 +104,16 @@ void MemfdServer::accept_clients() {
 void MemfdServer::add(PacketSocket socket) {
   const auto user = socket.peer_user();
   if (!user.ok() || *user != ::geteuid()) {
-    spdlog::warn("same-host pulls: refusing a process of another user, {}",
-                 user.ok() ? std::to_string(*user) : user.error().message);
+    say(fmt::format("refusing a process of another user, {}",
+                    user.ok() ? std::to_string(*user) : user.error().message));
     return;
   }
   auto client = std::make_shared<Client>(std::move(socket));
   uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (clients_.size() >= kMaxClients) {
-      spdlog::warn("same-host pulls: refusing a client: {} are connected, the limit", kMaxClients);
+    if (clients_.size() >= options_.max_clients && !make_room()) {
+      say(fmt::format("refusing a client: {} are connected, the limit", options_.max_clients));
       return;
     }
     id = next_id_++;
@@ -132,13 +132,18 @@ void MemfdServer::serve(uint64_t id) {
     if (known == clients_.end()) return;
     client = known->second;
   }
-  auto served = receive(*client);
+  Result<void> served;
+  try {
+    served = receive(*client);
+  } catch (const std::exception& why) {  // costs this client its connection
+    served = Error(Errc::kInternal, why.what());
+  }
   if (served.ok()) {
     served = watch(client->socket.descriptor(), id, EPOLLIN | EPOLLONESHOT, EPOLL_CTL_MOD);
   }
   if (served.ok()) return;
   if (served.error().code != Errc::kPeerLost) {
-    spdlog::warn("same-host pulls: dropping a client: {}", served.error().message);
+    say("dropping a client: " + served.error().message);
   }
   drop(id);
 }
@@ -190,6 +195,22 @@ void MemfdServer::drop(uint64_t id) {
   held = std::move(client->held);
 }
 
+void MemfdServer::say(const std::string& what) {
+  if (const auto times = line_.due()) {
+    spdlog::warn("same-host pulls: {}{}", what, PacedLine::others(*times));
+  }
+}
+
+bool MemfdServer::make_room() {
+  const auto idle =
+      std::ranges::find_if(clients_, [](const auto& entry) { return !entry.second->held; });
+  if (idle == clients_.end()) return false;
+  idle->second->dropped = true;
+  idle->second->socket.shut_down();
+  clients_.erase(idle);
+  return true;
+}
+
 void MemfdServer::drop_slow_clients() {
   std::vector<uint64_t> slow;
   {
@@ -203,8 +224,8 @@ void MemfdServer::drop_slow_clients() {
   }
   (void)watch(listener_.descriptor(), kListenerId, EPOLLIN | EPOLLONESHOT, EPOLL_CTL_MOD);
   for (const uint64_t id : slow) {
-    spdlog::warn("same-host pulls: a client holds pages for more than {:.0f} s; dropping it",
-                 seconds(options_.grace));
+    say(fmt::format("a client holds pages for more than {:.0f} s; dropping it",
+                    seconds(options_.grace)));
     drop(id);
   }
 }

@@ -21,6 +21,7 @@
 
 #include "comm/memfd/packet_socket.h"
 #include "common/clock.h"
+#include "common/logging/paced_line.h"
 
 namespace millrace::comm {
 
@@ -28,6 +29,8 @@ struct MemfdServerOptions {
   int num_threads = 2;
   // Far longer than a client takes to copy what one answer names.
   Duration grace = std::chrono::seconds(30);
+  // One more takes the place of one that holds nothing.
+  size_t max_clients = 1024;
 };
 
 class MemfdServer {
@@ -79,6 +82,9 @@ class MemfdServer {
   bool hold(Client& client, std::shared_ptr<void> held);
   void drop(uint64_t id);
   void drop_slow_clients();
+  // With the mutex held: ends the connection that came first of those that hold nothing.
+  bool make_room();
+  void say(const std::string& what);
 
   const std::string name_;
   const PacketSocket listener_;
@@ -91,6 +97,7 @@ class MemfdServer {
   std::map<uint64_t, std::shared_ptr<Client>> clients_;
   uint64_t next_id_;
   TimePoint next_sweep_;
+  PacedLine line_;  // any process of the host is the cause of these lines
   std::atomic<bool> stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/net/reader_threads.h"
 
+#include <exception>
 #include <utility>
+
+#include "common/log.h"
 
 namespace millrace::comm {
 
@@ -35,8 +38,15 @@ void ReaderThreads::run() {
     auto task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    task();
-    task = nullptr;  // frees what it holds outside the lock
+    try {
+      task();
+      task = nullptr;  // frees what it holds outside the lock
+    } catch (const std::exception& why) {
+      // The task's client waits no longer than its own deadline.
+      if (const auto times = thrown_line_.due()) {
+        spdlog::error("a reader of pages fails: {}{}", why.what(), PacedLine::others(*times));
+      }
+    }
     lock.lock();
   }
 }

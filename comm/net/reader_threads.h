@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads of a server that wait for what a reply needs, such as a disk, so that the threads that
-// answer do not. They take tasks in the order of arrival.
+// answer do not. They take tasks in the order of arrival. A task that throws is logged and forgotten.
 #pragma once
 
 #include <condition_variable>
@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "common/logging/paced_line.h"
 
 namespace millrace::comm {
 
@@ -32,6 +34,7 @@ class ReaderThreads {
   std::condition_variable came_;
   std::deque<std::function<void()>> tasks_;
   bool stopping_ = false;
+  PacedLine thrown_line_;
   std::vector<std::thread> threads_;
 };
 

@@ -4,28 +4,20 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 
-#include <charconv>
 #include <cstring>
 #include <memory>
+
+#include "common/endpoint/host_port.h"
 
 namespace millrace::comm {
 
 Result<SocketAddress> SocketAddress::parse(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  const char* const end = text.data() + text.size();
-  if (colon == std::string::npos || colon == 0 ||
-      std::from_chars(text.data() + colon + 1, end, port).ptr != end || port <= 0) {
-    return error(Errc::kInvalidArgument, "address \"{}\" is not host:port", text);
-  }
-  std::string host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return resolve(host, port);
+  MR_ASSIGN_OR_RETURN(const HostPort where, HostPort::parse(text));
+  return resolve(where.host, where.port);
 }
 
-Result<SocketAddress> SocketAddress::resolve(const std::string& host, int port) {
+Result<SocketAddress> SocketAddress::resolve(const std::string& written_host, int port) {
+  const std::string host = without_brackets(written_host);
   if (port < 0 || port > 65535) {
     return error(Errc::kInvalidArgument,
                  "port {} of host \"{}\" is out of range; expected 0 to 65535", port, host);
@@ -58,6 +50,15 @@ Result<SocketAddress> SocketAddress::of_socket(int socket) {
 int SocketAddress::port() const {
   // The port is at the same place in both address types.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
+}
+
+bool SocketAddress::is_loopback() const {
+  constexpr uint32_t kNetwork = 127;  // 127.0.0.0/8
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage_);
+  if (storage_.ss_family == AF_INET) return ntohl(v4->sin_addr.s_addr) >> 24 == kNetwork;
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage_);
+  if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) return v6->sin6_addr.s6_addr[12] == kNetwork;
+  return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
 SocketAddress SocketAddress::with_port(int port) const {

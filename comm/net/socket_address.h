@@ -15,7 +15,7 @@ class SocketAddress {
  public:
   // "host:port", "[v6]:port".
   static Result<SocketAddress> parse(const std::string& text);
-  // An empty host means the wildcard address.
+  // An empty host means the wildcard address. An IPv6 address may stand in brackets.
   static Result<SocketAddress> resolve(const std::string& host, int port);
   // The address that a socket is bound to. kIo.
   static Result<SocketAddress> of_socket(int socket);
@@ -24,6 +24,8 @@ class SocketAddress {
   const sockaddr* data() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const;
   int port() const;
+  // Whether only this host reaches it.
+  bool is_loopback() const;
   SocketAddress with_port(int port) const;
   std::string to_string() const;
 

@@ -4,28 +4,78 @@
 namespace millrace::comm {
 
 Result<ConnectionQuota::Connection> ConnectionQuota::take(std::string_view capability) {
-  Connection connection(*this, capability);
-  {
-    const std::lock_guard lock(mutex_);
-    const auto known = of_capability_.find(capability);
-    const bool all = num_connections_ >= max_connections_;
-    if (!all && (known == of_capability_.end() || known->second < max_of_capability_)) {
-      ++of_capability_[connection.capability_];
-      ++num_connections_;
-      return connection;
-    }
-    connection.quota_ = nullptr;
-    if (all) return error(Errc::kExhausted, "there are {} connections already", num_connections_);
+  const std::lock_guard lock(mutex_);
+  const auto known = of_capability_.find(capability);
+  if (known != of_capability_.end() && known->second >= limits_.of_capability &&
+      !make_room(capability)) {
+    return error(Errc::kExhausted, "there are {} connections of its lease already",
+                 limits_.of_capability);
   }
-  return error(Errc::kExhausted, "there are {} connections of its lease already",
-               max_of_capability_);
+  if (num_connections_ >= limits_.all && !make_room({})) {
+    return error(Errc::kExhausted, "there are {} connections already", num_connections_);
+  }
+  ++of_capability_[std::string(capability)];
+  ++num_connections_;
+  const auto entry = entries_.insert(
+      entries_.end(), Entry{.capability = std::string(capability), .idle_since = clock_.now()});
+  return Connection(*this, entry);
 }
 
-void ConnectionQuota::give_back(const std::string& capability) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto held = of_capability_.find(capability);
+bool ConnectionQuota::make_room(std::string_view capability) {
+  const TimePoint idle_at_least_since = clock_.now() - limits_.idle;
+  Entry* best = nullptr;
+  int most = 0;
+  for (Entry& entry : entries_) {
+    if (entry.busy || entry.gives_way || entry.idle_since > idle_at_least_since) continue;
+    if (!capability.empty() && entry.capability != capability) continue;
+    const int count = of_capability_.find(entry.capability)->second;
+    const bool better =
+        best == nullptr || count > most || (count == most && entry.idle_since < best->idle_since);
+    if (!better) continue;
+    best = &entry;
+    most = count;
+  }
+  if (best == nullptr) return false;
+  best->gives_way = true;
+  uncount(*best);
+  if (best->told) best->told();
+  return true;
+}
+
+void ConnectionQuota::uncount(const Entry& entry) {
+  const auto held = of_capability_.find(entry.capability);
   if (--held->second == 0) of_capability_.erase(held);
   --num_connections_;
+}
+
+bool ConnectionQuota::begin(Entries::iterator entry) {
+  const std::lock_guard lock(mutex_);
+  if (entry->gives_way) return false;
+  entry->busy = true;
+  return true;
+}
+
+void ConnectionQuota::end(Entries::iterator entry) {
+  const std::lock_guard lock(mutex_);
+  entry->busy = false;
+  entry->idle_since = clock_.now();
+}
+
+bool ConnectionQuota::gives_way(Entries::iterator entry) const {
+  const std::lock_guard lock(mutex_);
+  return entry->gives_way;
+}
+
+void ConnectionQuota::tell(Entries::iterator entry, std::function<void()> told) {
+  const std::lock_guard lock(mutex_);
+  entry->told = std::move(told);
+  if (entry->gives_way && entry->told) entry->told();
+}
+
+void ConnectionQuota::give_back(Entries::iterator entry) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!entry->gives_way) uncount(*entry);
+  entries_.erase(entry);
 }
 
 }  // namespace millrace::comm

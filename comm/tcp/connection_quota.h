@@ -1,20 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many connections a server has admitted, in all and under each capability: the holder of one
-// lease must not be able to take all connections from the holders of others.
+// Which connections a server has admitted, in all and under each capability: the holder of one lease
+// must not be able to take all connections from the holders of others. Where a limit is reached, a
+// connection that has asked for nothing for a while gives way: of the same lease, or of the one that
+// has the most.
 #pragma once
 
+#include <functional>
+#include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/result.h"
 
 namespace millrace::comm {
 
 // Thread-safe. Outlives its connections.
 class ConnectionQuota {
+ private:
+  struct Entry {
+    std::string capability;
+    TimePoint idle_since;
+    bool busy = false;
+    bool gives_way = false;  // no longer counted
+    std::function<void()> told;
+  };
+  using Entries = std::list<Entry>;  // those that came first in front
+
  public:
   // One admitted connection, as long as it lives.
   class Connection {
@@ -23,34 +39,58 @@ class ConnectionQuota {
     Connection(Connection&& other) noexcept { *this = std::move(other); }
     Connection& operator=(Connection&& other) noexcept {
       std::swap(quota_, other.quota_);
-      std::swap(capability_, other.capability_);
+      std::swap(entry_, other.entry_);
       return *this;
     }
     ~Connection() {
-      if (quota_ != nullptr) quota_->give_back(capability_);
+      if (quota_ != nullptr) quota_->give_back(entry_);
+    }
+
+    // A request has come. False if the connection has had to give way: it must end.
+    bool begin() { return quota_ == nullptr || quota_->begin(entry_); }
+    // The reply has left.
+    void end() {
+      if (quota_ != nullptr) quota_->end(entry_);
+    }
+    bool gives_way() const { return quota_ != nullptr && quota_->gives_way(entry_); }
+    // Called by any thread, under a lock, when the connection has to give way.
+    void tell(std::function<void()> told) {
+      if (quota_ != nullptr) quota_->tell(entry_, std::move(told));
     }
 
    private:
     friend class ConnectionQuota;
-    Connection(ConnectionQuota& quota, std::string_view capability)
-        : quota_(&quota), capability_(capability) {}
+    Connection(ConnectionQuota& quota, Entries::iterator entry) : quota_(&quota), entry_(entry) {}
 
     ConnectionQuota* quota_ = nullptr;
-    std::string capability_;
+    Entries::iterator entry_{};
   };
 
-  ConnectionQuota(int max_connections, int max_of_capability)
-      : max_connections_(max_connections), max_of_capability_(max_of_capability) {}
+  struct Limits {
+    int all;
+    int of_capability;
+    Duration idle;  // after which a connection may have to give way
+  };
+
+  ConnectionQuota(const Limits& limits, const Clock& clock) : limits_(limits), clock_(clock) {}
 
   // kExhausted names the limit that was reached.
   Result<Connection> take(std::string_view capability);
 
  private:
-  void give_back(const std::string& capability) noexcept;
+  bool begin(Entries::iterator entry);
+  void end(Entries::iterator entry);
+  bool gives_way(Entries::iterator entry) const;
+  void tell(Entries::iterator entry, std::function<void()> told);
+  void give_back(Entries::iterator entry) noexcept;
+  // With the mutex held. False if no connection of the capability is idle; "" : of any.
+  bool make_room(std::string_view capability);
+  void uncount(const Entry& entry);
 
-  const int max_connections_;
-  const int max_of_capability_;
-  std::mutex mutex_;
+  const Limits limits_;
+  const Clock& clock_;
+  mutable std::mutex mutex_;
+  Entries entries_;
   int num_connections_ = 0;
   std::map<std::string, int, std::less<>>
       of_capability_;  // only capabilities that have connections

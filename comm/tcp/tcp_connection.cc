@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/net/reply_maker.h"
+#include "common/endpoint/host_port.h"
 #include "common/errc_wire.h"
 
 namespace millrace::comm {
@@ -26,14 +28,6 @@ constexpr int kSilenceS = 20;
 // with plain sockets that read without looking at the data).
 constexpr size_t kReadAtOnce = 256 << 10;
 
-std::string host_of(const std::string& where) {
-  std::string host = where.substr(0, where.rfind(':'));
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return host;
-}
-
 timespec left_of(Deadline deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.left()).count();
   return {.tv_sec = static_cast<time_t>(left / 1'000'000'000),
@@ -47,7 +41,8 @@ Result<std::unique_ptr<TcpConnection>> TcpConnection::open(const std::string& ad
                                                            const TlsContext& tls,
                                                            const std::string& capability,
                                                            Deadline deadline) {
-  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::parse(where));
+  MR_ASSIGN_OR_RETURN(const HostPort named, HostPort::parse(where));
+  MR_ASSIGN_OR_RETURN(const auto target, SocketAddress::resolve(named.host, named.port));
   FileDescriptor socket(
       ::socket(target.data()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   FileDescriptor interrupts(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -58,7 +53,7 @@ Result<std::unique_ptr<TcpConnection>> TcpConnection::open(const std::string& ad
       new TcpConnection(address, TcpStream(std::move(socket)), std::move(interrupts)));
   const auto opened = [&]() -> Result<void> {
     MR_RETURN_IF_ERROR(connection->connect(target, deadline));
-    if (tls) MR_RETURN_IF_ERROR(connection->start_tls(tls, host_of(where), deadline));
+    if (tls) MR_RETURN_IF_ERROR(connection->start_tls(tls, named.host, deadline));
     return connection->say_hello(capability, deadline);
   }();
   if (!opened.ok()) {
@@ -177,10 +172,7 @@ Result<TransportConnection::Reply> TcpConnection::receive(Destination destinatio
   if (!frame || frame->call != call_) return Error(Errc::kCorrupt, "malformed reply");
   const int64_t room = total_bytes(destination);
   if (frame->errc != 0) {
-    refused_ =
-        error(errc_from_wire(frame->errc),
-              "the server refused: the payload of {} bytes does not fit the destination of {}",
-              frame->payload_bytes, room);
+    refused_ = ReplyMaker::refusal(frame->errc, frame->payload_bytes, room);
     return Reply{};
   }
   if (frame->payload_bytes > room) {

@@ -25,8 +25,6 @@ constexpr int kBacklog = 1024;
 // How many connections are accepted before those that have come already are served.
 constexpr int kAcceptsAtOnce = 64;
 constexpr std::chrono::milliseconds kPauseWithoutResources{100};
-// Minimum time between log lines, so that strangers cannot fill the log.
-constexpr std::chrono::seconds kLinePause{10};
 
 }  // namespace
 
@@ -108,8 +106,7 @@ void TcpGate::accept_some() {
     if (!socket.valid()) {
       const bool poor = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       if (!poor) return;  // nobody is waiting, or the client has gone
-      spdlog::warn("KV server {}: a client cannot be accepted: {}", around_.name,
-                   std::generic_category().message(errno));
+      say_unaccepted(std::generic_category().message(errno));
       accepts_from_ = Clock::steady().now() + kPauseWithoutResources;
       (void)epoll_.change(listener_.get(), kListenerId, 0);
       return;
@@ -117,8 +114,15 @@ void TcpGate::accept_some() {
     try {
       add(std::move(socket), origin_of(from));
     } catch (const std::exception& why) {
-      spdlog::warn("KV server {}: a client cannot be accepted: {}", around_.name, why.what());
+      say_unaccepted(why.what());
     }
+  }
+}
+
+void TcpGate::say_unaccepted(const std::string& why) {
+  if (const auto times = unaccepted_line_.due()) {
+    spdlog::warn("KV server {}: a client cannot be accepted: {}{}", around_.name, why,
+                 PacedLine::others(*times));
   }
 }
 
@@ -251,13 +255,9 @@ bool TcpGate::answer(Stranger& stranger, int32_t errc) const {
 
 void TcpGate::drop(Strangers::iterator stranger) {
   ++around_.counts.refused;
-  ++untold_;
-  const auto now = Clock::steady().now();
-  if (now >= next_line_) {
-    spdlog::info("KV server {}: {} connections not let in; the last one: {}", around_.name, untold_,
+  if (const auto times = refused_line_.due()) {
+    spdlog::info("KV server {}: {} connections not let in; the last one: {}", around_.name, *times,
                  stranger->second.why);
-    next_line_ = now + kLinePause;
-    untold_ = 0;
   }
   // Unread data from the client would make the system discard an answer that is on its way.
   std::array<std::byte, 512> rest{};

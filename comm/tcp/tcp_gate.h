@@ -23,6 +23,7 @@
 #include "comm/tcp/tcp_stream.h"
 #include "comm/tcp/wire.h"
 #include "common/clock.h"
+#include "common/logging/paced_line.h"
 #include "common/net/tls_source.h"
 
 namespace millrace::comm {
@@ -76,6 +77,7 @@ class TcpGate {
   void run();
   int patience_ms() const;
   void accept_some();
+  void say_unaccepted(const std::string& why);
   void add(FileDescriptor socket, const Origin& origin);
   // Ends the stranger that came first, of this origin or of all.
   void make_room(const Origin* origin);
@@ -97,9 +99,7 @@ class TcpGate {
   uint64_t next_id_ = 0;
   // In the future while the process has no descriptors or memory left.
   TimePoint accepts_from_;
-  // For log lines about strangers.
-  TimePoint next_line_;
-  int64_t untold_ = 0;
+  PacedLine refused_line_, unaccepted_line_;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

@@ -3,6 +3,7 @@
 // defaults are for decode nodes; tests use smaller ones.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -17,10 +18,12 @@ struct TcpLimits {
   int max_strangers_of_address = 64;
   // Time from being accepted to being admitted, TLS included.
   Duration hello = std::chrono::seconds(5);
-  // Admitted connections, in all and of one lease; further ones are refused with kExhausted. A
-  // decode process opens one for each of its pulling threads.
+  // Admitted connections, in all and of one lease. A decode process opens one for each of its
+  // pulling threads. A further one takes the place of one that has asked for nothing for
+  // `gives_way_after`, or is refused with kExhausted.
   int max_clients = 1024;
   int max_clients_of_lease = 256;
+  Duration gives_way_after = std::chrono::seconds(1);
   // Time between two requests.
   Duration idle = std::chrono::minutes(10);
   // Time from the first byte of a request to its last.
@@ -35,6 +38,20 @@ struct TcpLimits {
   Duration reply_in_crowd = std::chrono::seconds(5);
   // A peer whose host is silent this long is lost.
   int silence_s = 20;
+
+  // The same, with no more connections than a process reaches that may have so many descriptors.
+  // Strangers keep some of them, so that clients who show a lease always get as far as that.
+  TcpLimits within(int64_t descriptors) const {
+    constexpr int64_t kOthers = 256;  // of the process: files, other ranks, libraries
+    const int64_t left = std::max<int64_t>(8, descriptors - std::min(kOthers, descriptors / 2));
+    TcpLimits fitted = *this;
+    fitted.max_strangers = static_cast<int>(std::min<int64_t>(max_strangers, left / 4));
+    fitted.max_strangers_of_address = std::min(max_strangers_of_address, fitted.max_strangers);
+    fitted.max_clients =
+        static_cast<int>(std::min<int64_t>(max_clients, left - fitted.max_strangers));
+    fitted.max_clients_of_lease = std::min(max_clients_of_lease, fitted.max_clients);
+    return fitted;
+  }
 };
 
 }  // namespace millrace::comm

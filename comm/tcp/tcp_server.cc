@@ -5,6 +5,7 @@
 
 #include "comm/net/address_scheme.h"
 #include "comm/net/socket_address.h"
+#include "common/endpoint/host_port.h"
 
 namespace millrace::comm {
 
@@ -26,18 +27,20 @@ Result<void> TcpServer::start(const std::string& host, int port, const TcpOption
     tls = std::make_shared<TlsSource>(options.server_tls, TlsSource::Side::kServer);
     MR_RETURN_IF_ERROR(tls->context());
     // Certificates are issued for names rather than numbers.
-    const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
-    const std::string name = bare_v6 ? "[" + host + "]" : host;
-    address_ = with_scheme(
-        kTlsScheme, host.empty() ? bound.to_string() : fmt::format("{}:{}", name, bound.port()));
+    const HostPort name{.host = without_brackets(host),
+                        .port = static_cast<uint16_t>(bound.port())};
+    address_ = with_scheme(kTlsScheme, host.empty() ? bound.to_string() : name.to_string());
   }
+  replies_.set_name(address_);
   for (int i = 0; i < options.server_threads; ++i) {
     MR_ASSIGN_OR_RETURN(auto lane,
                         TcpServerLane::create(TcpServerLane::Surroundings{.handler = handler_,
                                                                           .limits = limits_,
                                                                           .counts = counts_,
                                                                           .readers = readers_,
-                                                                          .name = address_}));
+                                                                          .replies = replies_,
+                                                                          .name = address_,
+                                                                          .line = client_line_}));
     lanes_.push_back(std::move(lane));
   }
   MR_ASSIGN_OR_RETURN(

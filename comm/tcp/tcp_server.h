@@ -31,7 +31,10 @@ class TcpServer final : public TransportServer {
       : handler_(std::move(handler)),
         admits_(std::move(admits)),
         limits_(options.limits),
-        quota_(options.limits.max_clients, options.limits.max_clients_of_lease),
+        quota_({.all = options.limits.max_clients,
+                .of_capability = options.limits.max_clients_of_lease,
+                .idle = options.limits.gives_way_after},
+               Clock::steady()),
         readers_(options.reader_threads) {}
   Result<void> start(const std::string& host, int port, const TcpOptions& options);
 
@@ -40,6 +43,8 @@ class TcpServer final : public TransportServer {
   const TcpLimits limits_;
   TcpServerCounts counts_;
   ConnectionQuota quota_;
+  ReplyMaker replies_{counts_.failures};
+  PacedLine client_line_;
   ReaderThreads readers_;
   std::string address_;
   std::vector<std::unique_ptr<TcpServerLane>> lanes_;

@@ -5,7 +5,6 @@
 #include <exception>
 #include <utility>
 
-#include "common/errc_wire.h"
 #include "common/log.h"
 
 namespace millrace::comm {
@@ -51,12 +50,18 @@ void TcpServerLane::adopt(TcpStream stream, ConnectionQuota::Connection admitted
 void TcpServerLane::run() {
   std::array<epoll_event, 64> room{};
   while (!stopping_.load()) {
-    for (const auto& event : epoll_.wait(room, patience_ms())) {
-      if (event.data.u64 != Epoll::kWakeId) serve(event.data.u64, event.events);
+    const auto events = epoll_.wait(room, patience_ms());
+    try {
+      for (const auto& event : events) {
+        if (event.data.u64 != Epoll::kWakeId) serve(event.data.u64, event.events);
+      }
+      take_arrivals();
+      take_answers();
+      drop_those_that_give_way();
+      sweep();
+    } catch (const std::exception& why) {  // no memory: the next turn may find some
+      say_end(why.what());
     }
-    take_arrivals();
-    take_answers();
-    sweep();
   }
 }
 
@@ -74,6 +79,10 @@ void TcpServerLane::take_arrivals() {
   for (auto& client : arrivals) {
     const uint64_t id = next_id_++;
     enter(*client, Phase::kRequest);
+    client->admitted.tell([this] {
+      some_give_way_.store(true);
+      epoll_.wake();
+    });
     const bool watched = epoll_.add(client->stream.descriptor(), id, client->watched).ok();
     clients_.emplace(id, std::move(client));
     if (watched) {
@@ -112,7 +121,7 @@ bool TcpServerLane::go_on(uint64_t id, Client& client) noexcept {
     if (client.phase == Phase::kReply && !send_reply(id, client)) return false;
     return client.phase != Phase::kRequest || read_request(id, client);
   } catch (const std::exception& why) {
-    spdlog::error("KV server {}: a client's connection ends: {}", around_.name, why.what());
+    say_end(why.what());
     return false;
   }
 }
@@ -126,8 +135,7 @@ bool TcpServerLane::read_request(uint64_t id, Client& client) {
     if (!client.reader.in_request()) enter(client, Phase::kRequest);  // its time limit starts
     auto request = client.reader.took(io.bytes);
     if (!request.ok()) {
-      spdlog::warn("KV server {}: a client's connection ends: {}", around_.name,
-                   request.error().message);
+      say_end(request.error().message);
       ++around_.counts.failures;
       return false;
     }
@@ -141,6 +149,7 @@ bool TcpServerLane::read_request(uint64_t id, Client& client) {
 }
 
 bool TcpServerLane::begin(uint64_t id, Client& client) {
+  if (!client.admitted.begin()) return false;
   if (crowded()) {
     if (client.phase != Phase::kQueued) ++num_queued_;
     enter(client, Phase::kQueued);
@@ -148,53 +157,38 @@ bool TcpServerLane::begin(uint64_t id, Client& client) {
   }
   ++around_.counts.requests;
   around_.counts.bytes_received += static_cast<int64_t>(client.request.header.size());
-  TransportReply reply = around_.handler(client.request.header);
-  if (reply.later) {
+  ReplyMaker::Reply reply =
+      around_.replies.call([&] { return around_.handler(client.request.header); },
+                           client.request.frame.destination_bytes);
+  if (reply.content.later) {
     enter(client, Phase::kLater);
-    answer_later(id, std::move(reply.later));
+    answer_later(id, client, std::move(reply.content.later));
     return wait_for(id, client, 0);
   }
   start_reply(client, std::move(reply));
   return send_reply(id, client);
 }
 
-void TcpServerLane::answer_later(uint64_t id, std::function<TransportReply()> make) {
-  around_.readers.post([this, id, make = std::move(make)] {
-    try {
-      TransportReply reply = make();
+void TcpServerLane::answer_later(uint64_t id, const Client& client, ReplyMaker::Make make) {
+  const int64_t destination_bytes = client.request.frame.destination_bytes;
+  around_.readers.post([this, id, destination_bytes, make = std::move(make)] {
+    ReplyMaker::Reply reply = around_.replies.call(make, destination_bytes);
+    {
       const std::lock_guard lock(mutex_);
       answers_.push_back({.client = id, .reply = std::move(reply)});
-    } catch (const std::exception& why) {
-      // The client's own deadline ends its wait.
-      spdlog::error("KV server {}: a reply cannot be made: {}", around_.name, why.what());
-      return;
     }
     epoll_.wake();
   });
 }
 
-void TcpServerLane::start_reply(Client& client, TransportReply reply) {
-  const int64_t payload_bytes = reply.payload.total_bytes();
-  ReplyFrame frame{.header_bytes = static_cast<uint32_t>(reply.header.size()),
-                   .call = client.request.frame.call,
-                   .payload_bytes = payload_bytes};
-  if (static_cast<int64_t>(reply.header.size()) > kMaxTransportHeaderBytes ||
-      payload_bytes > kMaxTransportPayloadBytes) {
-    spdlog::error("KV server {}: reply of {} + {} bytes, limits {} + {}", around_.name,
-                  reply.header.size(), payload_bytes, kMaxTransportHeaderBytes,
-                  kMaxTransportPayloadBytes);
-    frame.errc = errc_to_wire(Errc::kInternal);
-  } else if (payload_bytes > client.request.frame.destination_bytes) {
-    frame.errc = errc_to_wire(Errc::kTooLarge);
-  }
-  if (frame.errc != 0) {
-    frame.header_bytes = 0;
-    reply = {};
-    ++around_.counts.failures;
-  }
+void TcpServerLane::start_reply(Client& client, ReplyMaker::Reply reply) {
+  const ReplyFrame frame{.errc = reply.errc,
+                         .header_bytes = static_cast<uint32_t>(reply.content.header.size()),
+                         .call = client.request.frame.call,
+                         .payload_bytes = reply.payload_bytes};
   client.request = {};
   client.frame = write_reply_frame(frame);
-  client.reply = std::move(reply);
+  client.reply = std::move(reply.content);
   client.left.clear();
   client.left.add(std::span<const std::byte>(client.frame));
   client.left.add(std::as_bytes(std::span(std::as_const(client.reply.header))));
@@ -216,6 +210,7 @@ bool TcpServerLane::send_reply(uint64_t id, Client& client) {
     client.progress_at = Clock::steady().now();
   }
   let_go_of_reply(client);
+  client.admitted.end();
   enter(client, Phase::kRequest);
   return wait_for(id, client, EPOLLIN);
 }
@@ -239,11 +234,23 @@ void TcpServerLane::let_go_of_reply(Client& client) {
   client.reply = {};
 }
 
+void TcpServerLane::say_end(const std::string& why) {
+  if (const auto times = around_.line.due()) {
+    spdlog::warn("KV server {}: a client's connection ends: {}{}", around_.name, why,
+                 PacedLine::others(*times));
+  }
+}
+
+void TcpServerLane::drop_those_that_give_way() {
+  if (!some_give_way_.exchange(false)) return;
+  std::erase_if(clients_, [](const auto& entry) { return entry.second->admitted.gives_way(); });
+}
+
 void TcpServerLane::drop(uint64_t id, const char* why) {
   const auto found = clients_.find(id);
   if (found == clients_.end()) return;
   if (why != nullptr) {
-    spdlog::warn("KV server {}: a client's connection ends: {}", around_.name, why);
+    say_end(why);
     ++around_.counts.failures;
   }
   let_go_of_reply(*found->second);
@@ -296,7 +303,7 @@ void TcpServerLane::sweep() {
     try {
       stays = begin(id, client) && go_on(id, client);
     } catch (const std::exception& why) {
-      spdlog::error("KV server {}: a client's connection ends: {}", around_.name, why.what());
+      say_end(why.what());
     }
     if (!stays) drop(id, nullptr);
   }

@@ -16,6 +16,7 @@
 
 #include "comm/api/transport.h"
 #include "comm/net/reader_threads.h"
+#include "comm/net/reply_maker.h"
 #include "comm/tcp/connection_quota.h"
 #include "comm/tcp/epoll.h"
 #include "comm/tcp/piece_cursor.h"
@@ -24,6 +25,7 @@
 #include "comm/tcp/tcp_server_counts.h"
 #include "comm/tcp/tcp_stream.h"
 #include "common/clock.h"
+#include "common/logging/paced_line.h"
 
 namespace millrace::comm {
 
@@ -35,7 +37,10 @@ class TcpServerLane {
     const TcpLimits& limits;
     TcpServerCounts& counts;
     ReaderThreads& readers;
+    ReplyMaker& replies;
     std::string name;  // in the log
+    // For lines about clients, which cause them.
+    PacedLine& line;
   };
 
   static Result<std::unique_ptr<TcpServerLane>> create(Surroundings surroundings);
@@ -74,7 +79,7 @@ class TcpServerLane {
   };
   struct Answer {
     uint64_t client;
-    TransportReply reply;
+    ReplyMaker::Reply reply;
   };
   using Clients = std::unordered_map<uint64_t, std::unique_ptr<Client>>;
 
@@ -90,13 +95,15 @@ class TcpServerLane {
   bool go_on(uint64_t id, Client& client) noexcept;
   bool read_request(uint64_t id, Client& client);
   bool begin(uint64_t id, Client& client);
-  void answer_later(uint64_t id, std::function<TransportReply()> make);
-  void start_reply(Client& client, TransportReply reply);
+  void answer_later(uint64_t id, const Client& client, ReplyMaker::Make make);
+  void start_reply(Client& client, ReplyMaker::Reply reply);
   bool send_reply(uint64_t id, Client& client);
   bool wait_for(uint64_t id, Client& client, uint32_t events);
   void enter(Client& client, Phase phase);
   void let_go_of_reply(Client& client);
   void drop(uint64_t id, const char* why);
+  void drop_those_that_give_way();
+  void say_end(const std::string& why);
   bool crowded() const { return around_.counts.reply_bytes.load() >= around_.limits.reply_bytes; }
   // Why the client's time is over, or null if it is not.
   const char* overdue(const Client& client, TimePoint now) const;
@@ -113,6 +120,7 @@ class TcpServerLane {
   std::vector<std::unique_ptr<Client>> arrivals_;
   std::vector<Answer> answers_;
 
+  std::atomic<bool> some_give_way_ = false;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

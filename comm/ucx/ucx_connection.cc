@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "comm/net/address_scheme.h"
+#include "comm/net/reply_maker.h"
 #include "comm/ucx/outgoing_message.h"
 #include "comm/ucx/ucx_error.h"
 #include "comm/ucx/wire_frame.h"
-#include "common/errc_wire.h"
 #include "common/log.h"
 
 namespace millrace::comm {
@@ -90,9 +90,7 @@ Result<TransportConnection::Reply> UcxConnection::call_into(std::string_view req
   if (call_.reply_errc == 0) return result;
   ++stats_.failures;
   return failed(
-      error(errc_from_wire(call_.reply_errc),
-            "the server refused: the payload of {} bytes does not fit the destination of {}",
-            call_.reply->payload_bytes, call_.destination_bytes));
+      ReplyMaker::refusal(call_.reply_errc, call_.reply->payload_bytes, call_.destination_bytes));
 }
 
 Result<TransportConnection::Reply> UcxConnection::exchange(std::string_view request_header,

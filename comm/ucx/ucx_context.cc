@@ -125,6 +125,9 @@ Result<std::shared_ptr<UcxContext>> UcxContext::create(const UcxOptions& options
     MR_RETURN_IF_ERROR(modify(raw_config, "TLS", tls));
   }
   MR_RETURN_IF_ERROR(tune(raw_config));
+  // UCX's own ports, one for each thread, end the process when they receive other bytes than it
+  // sends (1.13), and admit everybody. So they are open to this host only.
+  MR_RETURN_IF_ERROR(modify(raw_config, "NET_DEVICES", "lo"));
 
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;

@@ -27,8 +27,9 @@ Result<std::unique_ptr<UcxServer>> UcxServer::listen(const std::shared_ptr<UcxCo
                                                      int num_readers, Handler handler) {
   std::unique_ptr<UcxServer> server(new UcxServer(std::move(handler), num_readers));
   for (int i = 0; i < num_threads; ++i) {
-    MR_ASSIGN_OR_RETURN(auto lane, UcxServerLane::create(context, server->handler_,
-                                                         server->readers_, server->counts_));
+    MR_ASSIGN_OR_RETURN(auto lane,
+                        UcxServerLane::create(context, server->handler_, server->readers_,
+                                              server->replies_, server->counts_));
     server->lanes_.push_back(std::move(lane));
   }
   MR_RETURN_IF_ERROR(server->start(address));
@@ -43,6 +44,7 @@ Result<void> UcxServer::start(const SocketAddress& address) {
     others.push_back(further.port());
   }
   address_ = with_scheme(kUcxScheme, join_ports(first.to_string(), others));
+  replies_.set_name(address_);
   for (const auto& lane : lanes_) lane->start(address_);
   return {};
 }

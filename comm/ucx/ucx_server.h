@@ -31,6 +31,7 @@ class UcxServer final : public TransportServer {
 
   const Handler handler_;
   UcxServerCounts counts_;
+  ReplyMaker replies_{counts_.failures};
   ReaderThreads readers_;
   std::string address_;
   std::vector<std::unique_ptr<UcxServerLane>> lanes_;  // last: they use all of the above

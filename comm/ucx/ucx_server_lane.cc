@@ -2,12 +2,12 @@
 #include "comm/ucx/ucx_server_lane.h"
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "comm/ucx/outgoing_message.h"
 #include "comm/ucx/ucx_error.h"
 #include "comm/ucx/wire_frame.h"
-#include "common/errc_wire.h"
 #include "common/log.h"
 
 namespace millrace::comm {
@@ -34,10 +34,10 @@ std::optional<Carrier> carrier_of(const std::string& transport_name) {
 
 Result<std::unique_ptr<UcxServerLane>> UcxServerLane::create(
     std::shared_ptr<UcxContext> context, const TransportServer::Handler& handler,
-    ReaderThreads& readers, UcxServerCounts& counts) {
+    ReaderThreads& readers, ReplyMaker& replies, UcxServerCounts& counts) {
   MR_ASSIGN_OR_RETURN(auto worker, UcxWorker::create(std::move(context)));
   std::unique_ptr<UcxServerLane> lane(
-      new UcxServerLane(std::move(worker), handler, readers, counts));
+      new UcxServerLane(std::move(worker), handler, readers, replies, counts));
   MR_RETURN_IF_ERROR(
       lane->worker_->set_handler(kRequestMessage, &UcxServerLane::on_request, lane.get()));
   return lane;
@@ -88,18 +88,21 @@ void UcxServerLane::on_connection(ucp_conn_request_h request, void* self) {
   }
   --lane.counts_.clients;
   ++lane.counts_.failures;
-  spdlog::warn("UCX server {}: refusing a client: {} are connected, the limit", lane.name_,
-               kMaxClients);
+  lane.say(fmt::format("refusing a client: {} are connected, the limit", kMaxClients));
   ucp_listener_reject(lane.listener_, request);
 }
 
 void UcxServerLane::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     worker_->progress();
-    accept_clients();
-    answer_requests();
-    send_answers();
-    drop_lost_clients();
+    try {
+      accept_clients();
+      answer_requests();
+      send_answers();
+      drop_lost_clients();
+    } catch (const std::exception& why) {  // no memory: the next turn may find some
+      say(why.what());
+    }
     worker_->wait(Deadline::after(std::chrono::seconds(1)));
   }
   shut_down();
@@ -109,7 +112,7 @@ void UcxServerLane::accept_clients() {
   for (const ucp_conn_request_h request : std::exchange(arrivals_, {})) {
     auto endpoint = UcxEndpoint::accept(*worker_, request);
     if (!endpoint.ok()) {
-      spdlog::warn("UCX server {}: {}", name_, endpoint.error().to_string());
+      say(endpoint.error().to_string());
       ++counts_.failures;
       --counts_.clients;
       continue;
@@ -161,17 +164,18 @@ void UcxServerLane::answer_requests() {
 void UcxServerLane::answer(Client& client, Request request) {
   ++counts_.requests;
   counts_.bytes_received += static_cast<int64_t>(request.header.size());
-  TransportReply reply = handler_(request.header);
-  if (reply.later) {
-    answer_later(std::move(request), std::move(reply.later));
+  ReplyMaker::Reply reply =
+      replies_.call([&] { return handler_(request.header); }, request.destination_bytes);
+  if (reply.content.later) {
+    answer_later(std::move(request), std::move(reply.content.later));
   } else {
     send(client, request, std::move(reply));
   }
 }
 
-void UcxServerLane::answer_later(Request request, std::function<TransportReply()> make) {
+void UcxServerLane::answer_later(Request request, ReplyMaker::Make make) {
   readers_.post([this, request = std::move(request), make = std::move(make)] {
-    TransportReply reply = make();
+    ReplyMaker::Reply reply = replies_.call(make, request.destination_bytes);
     const std::lock_guard lock(answers_mutex_);
     answers_.push_back({request, std::move(reply)});
     worker_->wake();
@@ -189,32 +193,26 @@ void UcxServerLane::send_answers() {
   }
 }
 
-void UcxServerLane::send(Client& client, const Request& request, TransportReply reply) {
+void UcxServerLane::send(Client& client, const Request& request, ReplyMaker::Reply reply) {
   --client.num_waiting;
   auto sent = send_reply(client, request, std::move(reply));
   if (sent.ok()) return;
-  spdlog::warn("UCX server {}: {}", name_, sent.error().to_string());
+  say(sent.error().to_string());
   ++counts_.failures;
 }
 
+void UcxServerLane::say(const std::string& what) {
+  if (const auto times = line_.due()) {
+    spdlog::warn("UCX server {}: {}{}", name_, what, PacedLine::others(*times));
+  }
+}
+
 Result<void> UcxServerLane::send_reply(Client& client, const Request& request,
-                                       TransportReply reply) {
-  const int64_t payload_bytes = reply.payload.total_bytes();
-  ReplyFrame frame{.call = request.call, .payload_bytes = payload_bytes};
-  if (static_cast<int64_t>(reply.header.size()) > kMaxTransportHeaderBytes ||
-      payload_bytes > kMaxTransportPayloadBytes) {
-    spdlog::error("UCX server {}: reply of {} + {} bytes, limits {} + {}", name_,
-                  reply.header.size(), payload_bytes, kMaxTransportHeaderBytes,
-                  kMaxTransportPayloadBytes);
-    frame.errc = errc_to_wire(Errc::kInternal);
-  } else if (payload_bytes > request.destination_bytes) {
-    frame.errc = errc_to_wire(Errc::kTooLarge);
-  }
-  const bool refused = frame.errc != 0;
-  if (refused) {
-    reply = {};
-    ++counts_.failures;
-  }
+                                       ReplyMaker::Reply made) {
+  const int64_t payload_bytes = made.payload_bytes;
+  const ReplyFrame frame{.errc = made.errc, .call = request.call, .payload_bytes = payload_bytes};
+  const bool refused = made.errc != 0;
+  TransportReply& reply = made.content;
 
   count_sent(client, static_cast<int64_t>(reply.header.size()));
   MR_RETURN_IF_ERROR(
@@ -242,7 +240,7 @@ void UcxServerLane::drop_lost_clients() {
       continue;
     }
     if (client.misbehaved) {
-      spdlog::warn("UCX server {}: dropping a client that sent a malformed request", name_);
+      say("dropping a client that sent a malformed request");
       ++counts_.failures;
     }
     client.endpoint->start_close();

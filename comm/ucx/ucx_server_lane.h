@@ -17,9 +17,11 @@
 
 #include "comm/api/transport.h"
 #include "comm/net/reader_threads.h"
+#include "comm/net/reply_maker.h"
 #include "comm/net/socket_address.h"
 #include "comm/ucx/ucx_endpoint.h"
 #include "comm/ucx/ucx_worker.h"
+#include "common/logging/paced_line.h"
 
 namespace millrace::comm {
 
@@ -34,10 +36,10 @@ struct UcxServerCounts {
 
 class UcxServerLane {
  public:
-  // `handler`, `readers` and `counts` outlive the lane. `readers` must be stopped before it is.
+  // `handler`, `readers`, `replies` and `counts` outlive the lane. `readers` must be stopped before it is.
   static Result<std::unique_ptr<UcxServerLane>> create(std::shared_ptr<UcxContext> context,
                                                        const TransportServer::Handler& handler,
-                                                       ReaderThreads& readers,
+                                                       ReaderThreads& readers, ReplyMaker& replies,
                                                        UcxServerCounts& counts);
   ~UcxServerLane();
 
@@ -66,12 +68,16 @@ class UcxServerLane {
   };
   struct Answer {
     Request to;
-    TransportReply reply;
+    ReplyMaker::Reply reply;
   };
 
   UcxServerLane(std::unique_ptr<UcxWorker> worker, const TransportServer::Handler& handler,
-                ReaderThreads& readers, UcxServerCounts& counts)
-      : worker_(std::move(worker)), handler_(handler), readers_(readers), counts_(counts) {}
+                ReaderThreads& readers, ReplyMaker& replies, UcxServerCounts& counts)
+      : worker_(std::move(worker)),
+        handler_(handler),
+        readers_(readers),
+        replies_(replies),
+        counts_(counts) {}
 
   // The following run on the lane's thread.
   void run();
@@ -81,9 +87,11 @@ class UcxServerLane {
   Client* find(const Request& request);
   void answer(Client& client, Request request);
   // Makes the reply on another thread, which leaves the reply to send_answers().
-  void answer_later(Request request, std::function<TransportReply()> make);
-  void send(Client& client, const Request& request, TransportReply reply);
-  Result<void> send_reply(Client& client, const Request& request, TransportReply reply);
+  void answer_later(Request request, ReplyMaker::Make make);
+  void send(Client& client, const Request& request, ReplyMaker::Reply reply);
+  Result<void> send_reply(Client& client, const Request& request, ReplyMaker::Reply made);
+  // For the log, at most once in ten seconds: clients are the cause.
+  void say(const std::string& what);
   void count_sent(Client& client, int64_t num_bytes);
   void drop_lost_clients();
   void shut_down();
@@ -96,6 +104,8 @@ class UcxServerLane {
   ucp_listener_h listener_ = nullptr;
   const TransportServer::Handler& handler_;
   ReaderThreads& readers_;
+  ReplyMaker& replies_;
+  PacedLine line_;
   UcxServerCounts& counts_;
   std::string name_;
 

@@ -36,6 +36,11 @@ Result<std::unique_ptr<TransportServer>> UcxTransport::listen(const std::string&
                                                               TransportServer::Handler handler,
                                                               TransportServer::Admits) {
   MR_ASSIGN_OR_RETURN(const auto address, SocketAddress::resolve(host, port));
+  if (!address.is_loopback()) {
+    return error(Errc::kInvalidArgument,
+                 "UCX listens on this host only, not on {}: whoever reaches its ports can end it",
+                 address.to_string());
+  }
   MR_ASSIGN_OR_RETURN(auto server, UcxServer::listen(context_, address, options_.server_threads,
                                                      options_.reader_threads, std::move(handler)));
   return std::unique_ptr<TransportServer>(std::move(server));

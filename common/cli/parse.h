@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One set of exit statuses for all command lines.
+// How every program begins: one set of exit statuses for all command lines, and no program ends by
+// SIGPIPE because whoever read its output, its log or a socket has gone. Writes report that instead.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <optional>
 
 namespace millrace::cli {
@@ -12,6 +14,7 @@ inline constexpr int kUsageStatus = 2;
 // None: go on. Otherwise the exit status: 0 after --help and --version, kUsageStatus after an
 // invalid command line, with the error on stderr.
 inline std::optional<int> parse(CLI::App& app, int argc, const char* const* argv) {
+  std::signal(SIGPIPE, SIG_IGN);
   try {
     app.parse(argc, argv);
     return std::nullopt;

@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
+
+#include "common/logging/init_logging.h"
 
 namespace millrace::metrics {
 
@@ -46,6 +49,9 @@ double unix_time_s() {
 ProcessMetrics::ProcessMetrics(Registry& registry)
     : cpu_seconds_(registry.counter("millrace_process_cpu_seconds_total",
                                     "Processor time of all threads, user and system")),
+      log_lines_left_out_(registry.counter(
+          "millrace_log_lines_left_out_total",
+          "Log lines that were not written because nobody read the log fast enough")),
       resident_bytes_(registry.gauge("millrace_process_resident_memory_bytes", "Resident memory")),
       open_descriptors_(
           registry.gauge("millrace_process_open_descriptors", "Open file descriptors")) {
@@ -59,6 +65,8 @@ void ProcessMetrics::update() {
   const double cpu_now_s = cpu_s();
   cpu_seconds_.add(cpu_now_s - cpu_counted_s_);
   cpu_counted_s_ = cpu_now_s;
+  const int64_t left_out = log_lines_left_out();
+  log_lines_left_out_.add(static_cast<double>(left_out - std::exchange(lines_counted_, left_out)));
   resident_bytes_.set(resident_bytes());
   open_descriptors_.set(num_descriptors());
 }

@@ -3,9 +3,11 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509err.h>
 
 #include <functional>
 
+#include "common/net/certificate_dates.h"
 #include "common/system/mapped_file.h"
 
 namespace millrace {
@@ -35,36 +37,45 @@ Result<TlsContext> make_context(ssl::context::method method) {
 }
 
 // The file is read as text first, because OpenSSL's own errors do not name the file.
+using CheckDates = Result<void> (*)(const std::string& pem, const std::string& path);
+
 Result<void> use(const std::string& path, const char* what,
-                 const std::function<void(const boost::asio::const_buffer&, error_code&)>& take) {
+                 const std::function<void(const boost::asio::const_buffer&, error_code&)>& take,
+                 CheckDates check = nullptr) {
   MR_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxFileBytes));
   error_code ec;
   take(boost::asio::buffer(text), ec);
   ERR_clear_error();
   if (ec) return error(Errc::kInvalidArgument, "{} is no {}: {}", path, what, ec.message());
-  return {};
+  return check != nullptr ? check(text, path) : Result<void>();
 }
 
 Result<void> show_certificate(ssl::context& context, const TlsFiles& files) {
-  MR_RETURN_IF_ERROR(
-      use(files.certificate, "certificate in PEM",
-          [&](const auto& text, error_code& ec) { context.use_certificate_chain(text, ec); }));
-  MR_RETURN_IF_ERROR(
+  MR_RETURN_IF_ERROR(use(
+      files.certificate, "certificate in PEM",
+      [&](const auto& text, error_code& ec) { context.use_certificate_chain(text, ec); },
+      check_certificate_dates));
+  bool of_another = false;
+  auto used =
       use(files.key, "key without a passphrase in PEM", [&](const auto& text, error_code& ec) {
         context.use_private_key(text, ssl::context::pem, ec);
-      }));
-  if (SSL_CTX_check_private_key(context.native_handle()) != 1) {
+        const auto code = static_cast<unsigned long>(ec.value());
+        of_another = ec && ERR_GET_LIB(code) == ERR_LIB_X509 &&
+                     ERR_GET_REASON(code) == X509_R_KEY_VALUES_MISMATCH;
+      });
+  if (of_another || (used.ok() && SSL_CTX_check_private_key(context.native_handle()) != 1)) {
     ERR_clear_error();
     return error(Errc::kInvalidArgument, "{} is not the key of the certificate in {}", files.key,
                  files.certificate);
   }
-  return {};
+  return used;
 }
 
 Result<void> trust(ssl::context& context, const std::string& ca) {
-  return use(ca, "certificate of a CA in PEM", [&](const auto& text, error_code& ec) {
-    context.add_certificate_authority(text, ec);
-  });
+  return use(
+      ca, "certificate of a CA in PEM",
+      [&](const auto& text, error_code& ec) { context.add_certificate_authority(text, ec); },
+      check_authority_dates);
 }
 
 }  // namespace

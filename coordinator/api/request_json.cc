@@ -1,37 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/api/request_json.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
-#include <cmath>
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/json_number.h"
+#include "coordinator/api/manifest_json.h"
 
 namespace millrace::coordinator {
 
 namespace json = boost::json;
 
 namespace {
-
-bool finite(const protocol::Manifest& manifest) {
-  const auto& top = manifest.top_logprobs();
-  return std::isfinite(manifest.density()) && std::isfinite(manifest.recall()) &&
-         std::isfinite(manifest.recall_p01()) &&
-         std::all_of(top.begin(), top.end(), [](const auto& token) {
-           return std::isfinite(token.logprob()) && std::isfinite(token.logit());
-         });
-}
-
-// JSON has no NaN and no infinity; protobuf writes them as strings.
-void make_null(json::value& value) {
-  if (value.is_string() && (value.get_string() == "NaN" || value.get_string() == "Infinity" ||
-                            value.get_string() == "-Infinity")) {
-    value = nullptr;
-  }
-}
 
 const std::string& or_else(const std::string& text, const std::string& instead) {
   return text.empty() ? instead : text;
@@ -50,30 +32,11 @@ std::string with_member(const json::object& object, const char* name, const std:
 }  // namespace
 
 std::string manifest_text(const protocol::Manifest& manifest, bool is_done) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  std::string text;
-  const auto status = google::protobuf::util::MessageToJsonString(manifest, &text, options);
-  MR_CHECK(status.ok(), "manifest as JSON: {}", status.ToString());
-  if (is_done && finite(manifest)) return text;
-  json::value value = json::parse(text);
-  json::object& fields = value.as_object();
-  if (!is_done) {
-    for (const char* field : {"first_token_id", "top_logprobs", "density", "recall", "recall_p01",
-                              "dense_for_length", "tiers"}) {
-      fields.erase(field);
-    }
-    return json::serialize(value);
-  }
-  make_null(fields.at("density"));
-  make_null(fields.at("recall"));
-  make_null(fields.at("recall_p01"));
-  for (json::value& token : fields.at("top_logprobs").as_array()) {
-    make_null(token.at("logprob"));
-    make_null(token.at("logit"));
-  }
-  return json::serialize(value);
+  if (is_done) return manifest_json(manifest);
+  constexpr std::array<std::string_view, 7> kOfTheEnd = {
+      "first_token_id", "top_logprobs",     "density", "recall",
+      "recall_p01",     "dense_for_length", "tiers"};
+  return manifest_json(manifest, kOfTheEnd);
 }
 
 json::object lease_json(const Request& request, TimePoint now) {

@@ -67,8 +67,13 @@ bool may_take(const Group& group, const Request& request, int64_t cached_tokens,
 bool has_untried_group(std::span<Group* const> groups, const Request& request) {
   return std::any_of(groups.begin(), groups.end(), [&](const Group* group) {
     const auto refused = refusals(*group, request);
-    return refused && (group->has_room(request.num_tokens) || (*refused == 0 && group->idle()));
+    return refused && (group->has_room(request.num_tokens) || *refused == 0);
   });
+}
+
+bool has_group_to_ask_again(std::span<Group* const> groups, const Request& request) {
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const Group* group) { return refusals(*group, request).has_value(); });
 }
 
 }  // namespace millrace::coordinator

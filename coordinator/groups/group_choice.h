@@ -21,8 +21,12 @@ std::vector<Group*> willing_groups(std::span<Group* const> groups, const Request
 // of it.
 bool may_take(const Group& group, const Request& request, int64_t cached_tokens, TimePoint now);
 
-// Whether there is a group, idle or busy, that the request may still be sent to after others have
-// given it back.
+// Whether there is a group that the request may still be sent to after others have given it back:
+// one that has room, or has not been asked. A busy group is asked once it is idle, whatever room it
+// has now.
 bool has_untried_group(std::span<Group* const> groups, const Request& request);
+
+// Whether there is a group that would be asked if it had room.
+bool has_group_to_ask_again(std::span<Group* const> groups, const Request& request);
 
 }  // namespace millrace::coordinator

@@ -11,20 +11,39 @@ namespace millrace::coordinator {
 namespace {
 
 // Clients ask again after this, however long the leases are: most are released early.
-constexpr std::chrono::hours kLongestRetry{1};
+constexpr std::chrono::seconds kLongestRetry{30};
 // For a group that has neither room nor a lease, for example while pages are being read.
 constexpr std::chrono::seconds kUnknownRetry{5};
 
-using Leases = std::vector<const Request*>;
+struct Lease {
+  TimePoint ends;
+  int64_t num_tokens;
+};
+using Leases = std::vector<Lease>;
 
-std::map<std::string, Leases> leases_by_group(std::span<const std::shared_ptr<Request>> records) {
+// The cache of a prompt that runs stays for as long as its lease will.
+Lease lease_to_come(const Request& running, TimePoint now) {
+  const auto expected = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(std::max(0.0, running.expected_s)));
+  const auto lease = std::chrono::milliseconds(static_cast<int64_t>(running.options.lease_ms()));
+  return {.ends = std::max(now, running.dispatched_at + expected) + lease,
+          .num_tokens = running.num_tokens};
+}
+
+std::map<std::string, Leases> leases_by_group(std::span<const std::shared_ptr<Request>> records,
+                                              std::span<Group* const> groups, TimePoint now) {
   std::map<std::string, Leases> out;
   for (const auto& record : records) {
-    if (record->lease == LeaseState::kActive) out[record->group_id].push_back(record.get());
+    if (record->lease != LeaseState::kActive) continue;
+    out[record->group_id].push_back({record->lease_ends, record->num_tokens});
+  }
+  for (const Group* group : groups) {
+    for (const auto& running : group->requests()) {
+      out[group->description.group_id()].push_back(lease_to_come(*running, now));
+    }
   }
   for (auto& [group_id, leases] : out) {
-    std::sort(leases.begin(), leases.end(),
-              [](const auto* a, const auto* b) { return a->lease_ends < b->lease_ends; });
+    std::ranges::sort(leases, {}, &Lease::ends);
   }
   return out;
 }
@@ -32,18 +51,19 @@ std::map<std::string, Leases> leases_by_group(std::span<const std::shared_ptr<Re
 // `leases` are sorted by their ends and not empty.
 TimePoint room_at(const Group& group, const Leases& leases, int64_t num_tokens) {
   int64_t free_tokens = std::max<int64_t>(0, group.free_tokens.value_or(0));
-  for (const Request* record : leases) {
-    free_tokens += record->num_tokens;
-    if (free_tokens >= num_tokens) return record->lease_ends;
+  for (const Lease& lease : leases) {
+    free_tokens += lease.num_tokens;
+    if (free_tokens >= num_tokens) return lease.ends;
   }
-  return leases.back()->lease_ends;  // the pool is empty by then, whatever was reported
+  return leases.back().ends;  // the pool is empty by then, whatever was reported
 }
 
 }  // namespace
 
-int seconds_until_room(const Request& request, std::span<Group* const> groups,
-                       std::span<const std::shared_ptr<Request>> records, TimePoint now) {
-  const auto by_group = leases_by_group(records);
+std::optional<TimePoint> next_room(const Request& request, std::span<Group* const> groups,
+                                   std::span<const std::shared_ptr<Request>> records,
+                                   TimePoint now) {
+  const auto by_group = leases_by_group(records, groups, now);
   std::optional<TimePoint> soonest;
   for (const Group* group : groups) {
     const auto leases = by_group.find(group->description.group_id());
@@ -51,6 +71,12 @@ int seconds_until_room(const Request& request, std::span<Group* const> groups,
     const TimePoint at = room_at(*group, leases->second, request.num_tokens);
     soonest = std::min(soonest.value_or(at), at);
   }
+  return soonest;
+}
+
+int seconds_until_room(const Request& request, std::span<Group* const> groups,
+                       std::span<const std::shared_ptr<Request>> records, TimePoint now) {
+  const auto soonest = next_room(request, groups, records, now);
   const Duration wait = soonest ? *soonest - now : Duration(kUnknownRetry);
   return static_cast<int>(std::ceil(std::clamp(seconds(wait), 1.0, seconds(kLongestRetry))));
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,8 +11,14 @@
 
 namespace millrace::coordinator {
 
-// Seconds until enough leases have ended on one of the groups, at least 1 and at most an hour; 5
-// where no lease is in the way. Of `records`, only those with an active lease count.
+// When enough leases will have ended on one of the groups, and of prompts that run there; none where
+// neither is in the way. Of `records`, only those with an active lease count.
+std::optional<TimePoint> next_room(const Request& request, std::span<Group* const> groups,
+                                   std::span<const std::shared_ptr<Request>> records,
+                                   TimePoint now);
+
+// What to tell a client: seconds until then, at least 1 and at most 30, since leases are mostly
+// released long before they end; 5 where nothing is known.
 int seconds_until_room(const Request& request, std::span<Group* const> groups,
                        std::span<const std::shared_ptr<Request>> records, TimePoint now);
 

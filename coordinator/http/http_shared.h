@@ -4,6 +4,7 @@
 
 #include <boost/asio/thread_pool.hpp>
 
+#include "common/logging/paced_line.h"
 #include "coordinator/access/token_table.h"
 #include "coordinator/http/body_budget.h"
 #include "coordinator/http/server_options.h"
@@ -27,6 +28,9 @@ struct HttpShared {
   asio::thread_pool& writers;
   BodyBudget& replies;
   ModelTokenizers& tokenizers;
+  // What clients that nobody knows yet can make the log say.
+  PacedLine tls_line{};
+  PacedLine refused_line{{.burst = 20}};
 };
 
 }  // namespace millrace::coordinator

@@ -33,10 +33,14 @@ std::optional<ApiError> ReplyWriter::hold(uint64_t bytes) {
   return ApiError(Error(held.error().code, "answer: " + held.error().message));
 }
 
+bool ReplyWriter::keeps_alive() const {
+  return request_.keep_alive && !closes_ && !shared_.scheduler.draining();
+}
+
 awaitable<bool> ReplyWriter::send(HttpReply reply) {
   if (const auto no_room = hold(reply.body.size())) reply = error_reply(*no_room, request_.id);
   shared_.probes.http_answered(reply.status);
-  const bool keep_alive = request_.keep_alive && !closes_ && !shared_.scheduler.draining();
+  const bool keep_alive = keeps_alive();
   auto response = to_response(std::move(reply), request_, keep_alive);
   stream_.expires_after(shared_.options.http.progress);
   const auto [ec, bytes] = co_await http::async_write(stream_, response, kAwait);
@@ -55,6 +59,7 @@ awaitable<bool> ReplyWriter::begin_events() {
   head.set(http::field::content_type, "text/event-stream");
   head.set(http::field::cache_control, "no-cache");
   set_ids(request_, head);
+  request_.keep_alive = keeps_alive();
   head.keep_alive(request_.keep_alive);
   head.chunked(true);
   http::response_serializer<http::empty_body> serializer(head);

@@ -45,6 +45,8 @@ class ReplyWriter {
 
  private:
   std::optional<ApiError> hold(uint64_t bytes);
+  // Whether the connection may take another request; the client is told with the head of an answer.
+  bool keeps_alive() const;
 
   NetStream& stream_;
   HttpShared& shared_;

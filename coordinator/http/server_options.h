@@ -30,7 +30,9 @@ struct HttpLimits {
   int max_connections_per_client = 0;  // 0: half of all
   // In addition: for /health, /ready and /metrics, and to turn all other requests away.
   int probe_connections = 32;
-  Duration idle = std::chrono::seconds(75);         // between requests, and for a whole header
+  // Between requests, and for a whole header. Longer than routers and proxies keep an unused
+  // connection in their pools, so that they, who send the next request, close it first.
+  Duration idle = std::chrono::seconds(120);
   Duration probe_idle = std::chrono::seconds(5);    // the same, beyond max_connections
   Duration progress = std::chrono::seconds(20);     // for the next piece of a body or a response
   Duration body_time = std::chrono::minutes(10);    // for a whole body
@@ -38,6 +40,14 @@ struct HttpLimits {
   Duration keep_alive = std::chrono::seconds(10);   // between ": ping" comments of a stream
   Duration lease_answer = std::chrono::seconds(5);  // of a group, to a renewal
   Duration group_handshake = std::chrono::seconds(5);
+};
+
+// Connections to the group port: far more groups than one coordinator was ever meant for, and those
+// that have not registered, in all and from one address. One more of these ends the oldest.
+struct GroupLimits {
+  int groups = 256;
+  int strangers = 256;
+  int strangers_of_address = 64;
 };
 
 // Hooks for tests, otherwise empty. Each may throw or block.
@@ -59,6 +69,7 @@ struct ServerOptions {
   TlsFiles group_tls;                  // the same; with a CA, groups need its certificate
   SchedulerSettings scheduler;
   HttpLimits http;
+  GroupLimits groups;
   PrefillBodyLimits body;
   TokenizerSettings tokenizers;
   ServerFaults faults;

@@ -8,17 +8,22 @@
 #include <string>
 
 #include "common/log.h"
+#include "common/logging/paced_line.h"
 #include "coordinator/net/awaitable.h"
 
 namespace millrace::coordinator {
 
 inline void log_exception(const std::exception_ptr& thrown, const std::string& where) {
+  if (!thrown) return;
+  static PacedLine line({.burst = 10});  // clients may be the cause
+  const auto times = line.due();
+  if (!times) return;
   try {
-    if (thrown) std::rethrow_exception(thrown);
+    std::rethrow_exception(thrown);
   } catch (const std::exception& e) {
-    spdlog::error("{}: exception: {}", where, e.what());
+    spdlog::error("{}: exception: {}{}", where, e.what(), PacedLine::others(*times));
   } catch (...) {
-    spdlog::error("{}: exception of an unknown type", where);
+    spdlog::error("{}: exception of an unknown type{}", where, PacedLine::others(*times));
   }
 }
 

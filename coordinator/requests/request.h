@@ -69,9 +69,11 @@ struct Request {
   // Groups that gave it back: how often each had no room, and which failed by their own fault.
   std::map<std::string, int> refusals;
   std::set<std::string> failed_on;
-  std::optional<Error> given_back;  // the reason, the last time
-  bool preempts = true;             // until a group had no room for it next to another prompt
-  bool runs_in_lanes = true;        // until one rank of a group had no room for it
+  std::optional<Error> given_back;         // the reason, the last time
+  std::optional<TimePoint> no_room_since;  // when a group first gave it back for lack of room
+  int lost_before_start = 0;  // how often its group was lost before it had begun with it
+  bool preempts = true;       // until a group had no room for it next to another prompt
+  bool runs_in_lanes = true;  // until one rank of a group had no room for it
   // It could have run, but waits for a group that has cached its prefix.
   std::optional<TimePoint> waits_for_prefix_since;
 

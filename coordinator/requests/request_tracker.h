@@ -30,9 +30,9 @@ class RequestTracker {
   void assign(const std::shared_ptr<Request>& request);
   // The group has started computing.
   void begin(Request& request);
-  // Puts the request back at the front of the queue, for another group; Request::given_back says
-  // why.
-  void requeue(const std::shared_ptr<Request>& request);
+  // Puts the request back at the front of the queue, for another group or another try; `why` is
+  // for the metrics.
+  void requeue(const std::shared_ptr<Request>& request, Errc why);
   void finish(Request& request, protocol::PrefillDone result, Duration lease);
   // Does nothing if the request has ended already.
   void fail(const std::shared_ptr<Request>& request, Refusal why);

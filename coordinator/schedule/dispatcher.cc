@@ -17,6 +17,11 @@ namespace {
 
 // A request that this many groups fail, by what looks like their own fault, is at fault itself.
 constexpr size_t kMaxFailures = 2;
+// So is one before whose start so many groups are lost.
+constexpr int kMaxLostBeforeStart = 2;
+// A request that no group has room for waits so long for a lease to be released, and for one that
+// is known to end within that time: decode nodes release theirs all the time.
+constexpr std::chrono::seconds kRoomPatience{1};
 
 bool is_at_fault(const Request& request) {
   return request.failed_on.size() >= kMaxFailures;
@@ -71,10 +76,18 @@ void Dispatcher::give_up_on_untakable() {
   const auto all = groups_.all();
   std::vector<std::shared_ptr<Request>> untakable;
   for (const auto& request : requests_.queue().waiting()) {
-    if (!request->given_back) break;  // those given back are in front
-    if (!has_untried_group(all, *request)) untakable.push_back(request);
+    if (request->given_back && !may_be_taken(*request, all)) untakable.push_back(request);
   }
   for (const auto& request : untakable) give_up(request);
+}
+
+bool Dispatcher::may_be_taken(const Request& request, std::span<Group* const> all) const {
+  if (has_untried_group(all, request)) return true;
+  if (!request.no_room_since || !has_group_to_ask_again(all, request)) return false;
+  const TimePoint patient_until = clock_.now() + kRoomPatience;
+  if (*request.no_room_since + kRoomPatience > clock_.now()) return true;
+  const auto room = next_room(request, all, requests_.table().all(), clock_.now());
+  return room && *room <= patient_until;
 }
 
 bool Dispatcher::expired(const std::shared_ptr<Request>& request) {
@@ -139,11 +152,14 @@ protocol::PrefillRequest Dispatcher::assign(Group& group, const std::shared_ptr<
 }
 
 void Dispatcher::take_back(const std::shared_ptr<Request>& request, Error why) {
+  if (why.code == Errc::kExhausted && !request->no_room_since) {
+    request->no_room_since = clock_.now();
+  }
   request->given_back = std::move(why);
-  if (is_at_fault(*request) || !has_untried_group(groups_.all(), *request)) {
+  if (is_at_fault(*request) || !may_be_taken(*request, groups_.all())) {
     give_up(request);
   } else {
-    requests_.requeue(request);
+    requests_.requeue(request, request->given_back->code);
   }
 }
 
@@ -156,6 +172,12 @@ void Dispatcher::lost(Group& group, const std::string& why) {
     group.take(request->id);
     turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
     if (request->ended()) continue;
+    // It waits as if it had never been sent: for this group to return, or for another.
+    const bool begun = request->started_at || request->opened;
+    if (!begun && ++request->lost_before_start < kMaxLostBeforeStart) {
+      requests_.requeue(request, lost.code);
+      continue;
+    }
     request->failed_on.insert(who.group_id());
     if (request->opened) {
       requests_.fail(request, lost);

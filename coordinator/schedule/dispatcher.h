@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "coordinator/groups/group_registry.h"
@@ -27,10 +28,11 @@ class Dispatcher {
   // has changed.
   void dispatch();
   // A group had no room for the request or failed it by its own fault: the request goes back to the
-  // queue, or fails if no other group can take it.
+  // queue, or fails if no other group can take it and no room is to come soon.
   void take_back(const std::shared_ptr<Request>& request, Error why);
   // `group`, which is no longer among the groups, is lost with what it runs. Another group may take
-  // that, unless the client has been told about this group's cache.
+  // that, unless the client has been told about this group's cache. What it had not begun with waits
+  // on, even where there is no other group.
   void lost(Group& group, const std::string& why);
 
  private:
@@ -40,6 +42,8 @@ class Dispatcher {
   // The same, but by preempting what a group runs.
   bool preempt_next();
   void give_up_on_untakable();
+  // Whether a request that a group gave back may still find one.
+  bool may_be_taken(const Request& request, std::span<Group* const> all) const;
   // Ends the request, and returns true, if it can no longer end before its deadline.
   bool expired(const std::shared_ptr<Request>& request);
   // Starts the request and what is to run side by side with it. If nothing is, the request has

@@ -5,13 +5,6 @@
 
 namespace millrace::coordinator {
 
-namespace {
-
-// Twice the longest time that the server lets pass between two ticks.
-constexpr std::chrono::milliseconds kLongestTick{100};
-
-}  // namespace
-
 GroupWatch::GroupWatch(const SchedulerSettings& settings, GroupRegistry& groups, const Clock& clock)
     : settings_(settings),
       groups_(groups),

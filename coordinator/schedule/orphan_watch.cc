@@ -4,8 +4,9 @@
 namespace millrace::coordinator {
 
 void OrphanWatch::expire() {
+  attended_.advance(clock_.now());
   for (auto at = since_.begin(); at != since_.end();) {
-    if (clock_.now() - at->second < patience_) {
+    if (attended_.passed() - at->second < patience_) {
       ++at;
       continue;
     }

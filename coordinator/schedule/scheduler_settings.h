@@ -12,6 +12,10 @@
 
 namespace millrace::coordinator {
 
+// Twice the longest time that the server lets pass between two ticks. Where more passes, the process
+// did not run, and nobody else was late (protocol/attended_time.h).
+inline constexpr std::chrono::milliseconds kLongestTick{100};
+
 struct SchedulerSettings {
   QueueOrder queue_order = QueueOrder::kFair;
   GroupOrder group_order = GroupOrder::kSoonestEnd;

@@ -2,6 +2,7 @@
 #include "coordinator/server/group_session.h"
 
 #include <netinet/tcp.h>
+#include <poll.h>
 
 #include <array>
 #include <boost/asio/read.hpp>
@@ -30,12 +31,9 @@ constexpr std::chrono::seconds kHostPatience{3};
 
 }  // namespace
 
-GroupSession::GroupSession(tcp::socket socket, const TlsContext& tls, Scheduler& scheduler,
-                           asio::thread_pool& helpers, const ServerFaults& faults)
+GroupSession::GroupSession(tcp::socket socket, const TlsContext& tls, Surroundings surroundings)
     : stream_(std::move(socket), tls),
-      scheduler_(scheduler),
-      helpers_(helpers),
-      faults_(faults),
+      around_(std::move(surroundings)),
       peer_(endpoint_name(stream_.socket())),
       written_(stream_.get_executor()) {
   error_code ignored;
@@ -53,10 +51,15 @@ awaitable<void> GroupSession::run(Duration patience) {
   const Result<void> ended = co_await serve_guarded();
   const std::string why = closed_because_.empty() ? ended.error().message : closed_because_;
   if (group_id_.empty()) {
-    spdlog::warn("group connection from {} refused: {}", peer_, why);
+    if (const auto times = around_.lines.refused.due()) {
+      spdlog::warn("group connection from {} refused: {}{}", peer_, why, PacedLine::others(*times));
+    }
   } else {
-    spdlog::warn("group {} from {} disconnected: {}", group_id_, peer_, why);
-    scheduler_.remove_group(group_id_, *this, why);
+    if (const auto times = around_.lines.left.due()) {
+      spdlog::warn("group {} from {} disconnected: {}{}", group_id_, peer_, why,
+                   PacedLine::others(*times));
+    }
+    around_.scheduler.remove_group(group_id_, *this, why);
   }
   co_await part(patience);
 }
@@ -91,8 +94,9 @@ awaitable<Result<void>> GroupSession::serve() {
   for (;;) {
     auto envelope = co_await read(protocol::kMaxFrameBytes);
     if (!envelope.ok()) co_return envelope.error();
-    if (faults_.group_message) faults_.group_message();
-    if (Result<void> taken = scheduler_.receive(group_id_, *std::move(envelope)); !taken.ok()) {
+    if (around_.faults.group_message) around_.faults.group_message();
+    if (Result<void> taken = around_.scheduler.receive(group_id_, *std::move(envelope));
+        !taken.ok()) {
       co_return taken;
     }
   }
@@ -116,13 +120,19 @@ awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
   // Optional, because asio needs a value to return if the work throws.
   using Decoded = std::optional<Result<protocol::Envelope>>;
   auto work = [&body]() -> awaitable<Decoded> { co_return protocol::decode_frame_body(body); };
-  Decoded decoded = co_await asio::co_spawn(helpers_, work(), asio::use_awaitable);
+  Decoded decoded = co_await asio::co_spawn(around_.helpers, work(), asio::use_awaitable);
   co_return *std::move(decoded);
 }
 
 Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
+  // It has given up waiting for an answer, for example while this process was stopped; what it would
+  // be sent would be lost.
+  if (peer_has_left()) return Error(Errc::kPeerLost, "it left before it was let in");
   Result<void> added = error(Errc::kInvalidArgument, "the first message is not Register");
-  if (envelope.has_register_()) added = scheduler_.add_group(envelope.register_(), *this);
+  if (envelope.has_register_()) {
+    added = around_.may_join();
+    if (added.ok()) added = around_.scheduler.add_group(envelope.register_(), *this);
+  }
   if (!added.ok()) {
     protocol::Envelope refusal;
     auto& info = *refusal.mutable_register_reply()->mutable_error();
@@ -133,10 +143,19 @@ Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
   }
   const auto& who = envelope.register_();
   group_id_ = who.group_id();
-  spdlog::info("group '{}' (id {}) from {}: model '{}', tp {} x cp {}, {} tokens, {}",
-               who.group_name(), group_id_, peer_, who.model().name(), who.tp(), who.cp(),
-               who.max_prompt_tokens(), who.device());
+  around_.joined();
+  if (const auto times = around_.lines.joined.due()) {
+    spdlog::info("group '{}' (id {}) from {}: model '{}', tp {} x cp {}, {} tokens, {}{}",
+                 who.group_name(), group_id_, peer_, who.model().name(), who.tp(), who.cp(),
+                 who.max_prompt_tokens(), who.device(), PacedLine::others(*times));
+  }
   return {};
+}
+
+bool GroupSession::peer_has_left() const {
+  auto& socket = const_cast<tcp::socket&>(stream_.socket());
+  pollfd state{.fd = socket.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&state, 1, 0) > 0;
 }
 
 void GroupSession::send(const protocol::Envelope& envelope) {

@@ -57,7 +57,10 @@ awaitable<bool> HttpSession::accept_tls(TimePoint due) {
   if (!ec) co_return true;
   // A client that only connects, or is too slow, is not worth a log line, as without TLS.
   if (ec.category() == asio::error::get_ssl_category()) {
-    spdlog::info("TLS with {}: {}", endpoint_name(stream_.socket()), stream_.reason(ec));
+    if (const auto times = shared_.tls_line.due()) {
+      spdlog::info("TLS with {}: {}{}", endpoint_name(stream_.socket()), stream_.reason(ec),
+                   PacedLine::others(*times));
+    }
   }
   close();
   co_return false;
@@ -132,7 +135,11 @@ awaitable<bool> HttpSession::run_prompt(RequestReader::Request& request, const R
 }
 
 awaitable<void> HttpSession::turn_away(const RequestIntake& intake) {
-  log_refused(intake.name(), intake.refusal().refusal.error);
+  if (const auto times = shared_.refused_line.due()) {
+    Error why = intake.refusal().refusal.error;
+    why.message += PacedLine::others(*times);
+    log_refused(intake.name(), why);
+  }
   writer_.begin({.id = intake.request_id(), .is_head = intake.route().method == "HEAD"});
   co_await writer_.send_error(intake.refusal());
   co_await linger();

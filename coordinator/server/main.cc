@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // millrace-coordinator: HTTP for clients, TCP for worker groups.
 // Exit status: 0 stopped by a signal; 1 could not listen, or failed; 2 the command line is wrong.
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <vector>
@@ -13,8 +13,12 @@
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
+#include "common/endpoint/host_port.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
+#include "common/process/descriptor_limit.h"
 #include "common/units.h"
+#include "coordinator/server/descriptor_budget.h"
 #include "coordinator/server/server.h"
 
 namespace {
@@ -227,23 +231,45 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   return options;
 }
 
-// Takes as many descriptors as the system lets this process have. Otherwise connections far below
-// their limit would keep the probes out.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+// Takes as many descriptors as the system lets this process have, and no more connections than they
+// reach for. Otherwise connections below their limit would keep the probes out.
+void fit_to_descriptors(coordinator::ServerOptions& options) {
+  using coordinator::DescriptorBudget;
+  // Listeners, the log, files, and what libraries open. A tokenizer's process is started anew beside
+  // the old one.
+  constexpr int64_t kOwn = 40;
+  const auto tokenizers = static_cast<int64_t>(options.tokenizers.directories.size());
+  const int64_t own = kOwn + 2 * tokenizers * options.tokenizers.processes;
+  const int64_t descriptors = raise_descriptor_limit();
+  const auto budget = DescriptorBudget::of(descriptors, own,
+                                           {.connections = options.http.max_connections,
+                                            .probes = options.http.probe_connections,
+                                            .strangers = options.groups.strangers,
+                                            .groups = options.groups.groups});
+  if (budget.connections < options.http.max_connections) {
+    spdlog::warn(
+        "the limit of {} open files is too low for --max-connections {}: {} connections of clients "
+        "are taken, {} of probes and {} of groups",
+        descriptors, options.http.max_connections, budget.connections, budget.probes,
+        budget.groups);
+  }
+  options.http.max_connections = budget.connections;
+  options.http.probe_connections = budget.probes;
+  options.groups.strangers = budget.strangers;
+  options.groups.strangers_of_address =
+      std::min(options.groups.strangers_of_address, budget.strangers);
+  options.groups.groups = budget.groups;
 }
 
 Result<void> run(const coordinator::ServerOptions& options, const std::string& port_file) {
   MR_ASSIGN_OR_RETURN(const auto server, coordinator::Server::create(options));
   if (!port_file.empty()) MR_RETURN_IF_ERROR(write_port_file(port_file, *server));
-  spdlog::info("{} on {}:{}, groups on {}:{}",
-               options.http_tls.certificate.empty() ? "HTTP" : "HTTPS", options.host,
-               server->http_port(), options.host, server->group_port());
-  if (const auto admin = server->admin_port())
-    spdlog::info("probes on {}:{}", options.host, *admin);
+  const auto at = [&options](uint16_t port) {
+    return HostPort{.host = without_brackets(options.host), .port = port}.to_string();
+  };
+  spdlog::info("{} on {}, groups on {}", options.http_tls.certificate.empty() ? "HTTP" : "HTTPS",
+               at(server->http_port()), at(server->group_port()));
+  if (const auto admin = server->admin_port()) spdlog::info("probes on {}", at(*admin));
   if (options.token_file.empty()) {
     spdlog::warn("no --tokens: whoever reaches the HTTP port may do everything");
   }
@@ -267,13 +293,14 @@ int main(int argc, char** argv) {
   add_options(app, arguments);
   app.set_version_flag("--version", MILLRACE_VERSION);
   if (const auto status = cli::parse(app, argc, argv)) return *status;
-  const auto options = server_options(arguments);
+  auto options = server_options(arguments);
   if (!options.ok()) {
     std::fprintf(stderr, "millrace-coordinator: %s\n", options.error().message.c_str());
     return cli::kUsageStatus;
   }
   init_logging("coordinator");
-  raise_descriptor_limit();
+  std::signal(SIGHUP, SIG_IGN);  // until Server::run() takes it
+  fit_to_descriptors(*options);
   if (const auto ran = run(*options, arguments.port_file); !ran.ok()) {
     spdlog::error("{}", ran.error().message);
     return 1;

@@ -8,26 +8,25 @@
 #include <csignal>
 #include <functional>
 #include <map>
-#include <set>
 
+#include "common/endpoint/host_port.h"
 #include "common/log.h"
+#include "common/logging/paced_line.h"
 #include "coordinator/access/token_table.h"
 #include "coordinator/net/client_address.h"
 #include "coordinator/net/guarded.h"
 #include "coordinator/server/group_session.h"
 #include "coordinator/server/http_session.h"
+#include "coordinator/server/stranger_table.h"
 #include "coordinator/tokenize/model_tokenizers.h"
 
 namespace millrace::coordinator {
 
 namespace {
 
-// Far more groups than one coordinator was ever meant for; keeps unknown peers from piling up.
-constexpr int kMaxGroupConnections = 256;
-
 Result<tcp::acceptor> listen(asio::io_context& io, const std::string& host, uint16_t port) {
   error_code ec;
-  const auto address = asio::ip::make_address(host, ec);
+  const auto address = asio::ip::make_address(without_brackets(host), ec);
   if (ec) return error(Errc::kInvalidArgument, "'{}' is not an IP address to listen on", host);
   const tcp::endpoint endpoint(address, port);
   tcp::acceptor acceptor(io);
@@ -35,13 +34,11 @@ Result<tcp::acceptor> listen(asio::io_context& io, const std::string& host, uint
   if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
   if (!ec) acceptor.bind(endpoint, ec);
   if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
-  if (ec) return error(Errc::kIo, "listen on {}:{}: {}", host, port, ec.message());
+  if (ec)
+    return error(Errc::kIo, "listen on {}: {}",
+                 (HostPort{without_brackets(host), port}).to_string(), ec.message());
   return acceptor;
 }
-
-// The live connections of one kind, so that they can be counted and closed.
-template <typename Session>
-using Sessions = std::set<std::shared_ptr<Session>>;
 
 uint64_t body_pool_per_client(const HttpLimits& limits) {
   return limits.body_pool_per_client_bytes > 0
@@ -84,7 +81,8 @@ struct Server::Impl {
   void take_http(tcp::socket socket, bool by_admin_port);
   awaitable<void> serve_http(ConnectionTable::Id id, std::shared_ptr<HttpSession> session);
   void take_group(tcp::socket socket);
-  awaitable<void> serve_group(std::shared_ptr<GroupSession> session);
+  awaitable<void> serve_group(StrangerTable::Id id, std::shared_ptr<GroupSession> session);
+  Result<void> may_join() const;
   awaitable<void> tick();
   awaitable<void> handle_signals();
   awaitable<void> drain();
@@ -121,7 +119,11 @@ struct Server::Impl {
   asio::signal_set signals{io};
   Notifier ticking{io.get_executor()};
   std::map<ConnectionTable::Id, std::shared_ptr<HttpSession>> http_sessions;
-  Sessions<GroupSession> group_sessions;
+  StrangerTable strangers{
+      {.all = options.groups.strangers, .of_address = options.groups.strangers_of_address}};
+  std::map<StrangerTable::Id, std::shared_ptr<GroupSession>> group_sessions;
+  GroupLines group_lines;
+  PacedLine accept_line;
   bool stopping = false;
   bool patient = true;
 };
@@ -158,8 +160,7 @@ void Server::run(bool handle_signals) {
   if (handle_signals) {
     self.signals.add(SIGTERM);
     self.signals.add(SIGINT);
-    // Without such files SIGHUP ends the process, as it does when a terminal is closed.
-    if (self.has_files()) self.signals.add(SIGHUP);
+    self.signals.add(SIGHUP);
     spawn_guarded(self.io, self.handle_signals(), "signals");
   }
   const auto listen_for_http = [&self](tcp::acceptor& acceptor, bool is_admin) {
@@ -219,6 +220,7 @@ Result<void> Server::Impl::load_files() {
 
 // Each file by itself: a mistake in one does not hold up the others.
 void Server::Impl::reload() {
+  if (!has_files()) return spdlog::info("there are no files to read again");
   for (const Result<void>& loaded : {load_tokens(), load_tls(options.http_tls, http_tls),
                                      load_tls(options.group_tls, group_tls)}) {
     if (!loaded.ok()) {
@@ -241,7 +243,10 @@ awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor,
         continue;
       }
       // Out of descriptors, most likely: give connections time to end.
-      spdlog::warn("accept: {}", ec.message());
+      if (const auto times = accept_line.due()) {
+        spdlog::warn("a connection cannot be accepted: {}{}", ec.message(),
+                     PacedLine::others(*times));
+      }
       asio::steady_timer pause(io, std::chrono::milliseconds(50));
       co_await pause.async_wait(kAwait);
     } catch (...) {
@@ -281,19 +286,43 @@ awaitable<void> Server::Impl::serve_http(ConnectionTable::Id id,
 }
 
 void Server::Impl::take_group(tcp::socket socket) {
-  if (static_cast<int>(group_sessions.size()) >= kMaxGroupConnections) {
-    spdlog::warn("refusing a group connection: {} are open, the limit", group_sessions.size());
-    return;  // closes the socket
+  const auto admission = strangers.admit(client_of(socket));
+  if (admission.gives_way) {
+    group_sessions.at(*admission.gives_way)->close("others came and it had not registered");
   }
-  auto session = std::make_shared<GroupSession>(std::move(socket), group_tls, scheduler, writers,
-                                                options.faults);
-  spawn_guarded(io, serve_group(std::move(session)), "group connection");
+  try {
+    auto session = std::make_shared<GroupSession>(
+        std::move(socket), group_tls,
+        GroupSession::Surroundings{.scheduler = scheduler,
+                                   .helpers = writers,
+                                   .faults = options.faults,
+                                   .lines = group_lines,
+                                   .may_join = [this] { return may_join(); },
+                                   .joined = [this, id = admission.id] { strangers.leave(id); }});
+    group_sessions.emplace(admission.id, session);
+    spawn_guarded(io, serve_group(admission.id, std::move(session)), "group connection");
+  } catch (...) {
+    group_sessions.erase(admission.id);
+    strangers.leave(admission.id);
+    throw;
+  }
 }
 
-awaitable<void> Server::Impl::serve_group(std::shared_ptr<GroupSession> session) {
-  group_sessions.insert(session);
-  const AtEnd leave([this, &session] { group_sessions.erase(session); });
+awaitable<void> Server::Impl::serve_group(StrangerTable::Id id,
+                                          std::shared_ptr<GroupSession> session) {
+  const AtEnd leave([this, id] {
+    strangers.leave(id);
+    group_sessions.erase(id);
+  });
   co_await session->run(options.http.group_handshake);
+}
+
+Result<void> Server::Impl::may_join() const {
+  const auto joined = std::ranges::count_if(
+      group_sessions, [](const auto& entry) { return entry.second->registered(); });
+  if (joined < options.groups.groups) return {};
+  // Not final: a group tries again.
+  return error(Errc::kUnavailable, "{} groups are connected, the limit", joined);
 }
 
 awaitable<void> Server::Impl::tick() {
@@ -364,7 +393,8 @@ void Server::Impl::close_all() {
   group_acceptor.close(ignored);
   signals.cancel(ignored);
   for (const auto& [id, session] : http_sessions) session->close();
-  for (const auto& session : group_sessions) session->close("the coordinator is shutting down");
+  for (const auto& [id, session] : group_sessions)
+    session->close("the coordinator is shutting down");
   ticking.notify();
 }
 

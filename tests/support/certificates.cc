@@ -68,9 +68,12 @@ std::string CertificateAuthority::certificate() const {
   return pem([this](BIO* out) { return PEM_write_bio_X509(out, own_->certificate.get()); });
 }
 
-Certificate CertificateAuthority::issue(const std::string& alternative_name) const {
+Certificate CertificateAuthority::issue(const std::string& alternative_name, long begin_s,
+                                        long end_s) const {
   const Key key(EVP_EC_gen("P-256"), &EVP_PKEY_free);
   const Cert certificate = unsigned_certificate(key.get(), alternative_name);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), begin_s);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), end_s);
   X509_set_issuer_name(certificate.get(), X509_get_subject_name(own_->certificate.get()));
   add_extension(certificate.get(), NID_subject_alt_name, alternative_name);
   X509_sign(certificate.get(), own_->key.get(), EVP_sha256());

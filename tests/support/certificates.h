@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A certificate authority for tests, and certificates signed by it. They are created anew each time
-// and are valid for a day.
+// and are valid for a day, if no other times are given.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,9 @@ class CertificateAuthority {
   // Its own certificate, in PEM.
   std::string certificate() const;
   // `alternative_name`: whom the certificate is for, as "IP:127.0.0.1" or "DNS:localhost".
-  Certificate issue(const std::string& alternative_name) const;
+  // `begin_s`, `end_s`: from when and until when it is valid, in seconds from now.
+  Certificate issue(const std::string& alternative_name, long begin_s = -3600,
+                    long end_s = 24 * 3600) const;
 
  private:
   struct Pair;

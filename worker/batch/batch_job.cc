@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
 #include <utility>
 
+#include "common/checksum.h"
 #include "common/log.h"
 #include "worker/batch/batch_command.h"
 #include "worker/batch/batch_prompt_run.h"
@@ -36,6 +40,30 @@ Result<std::unique_ptr<InputLines>> open_input(const BatchOptions& options) {
 SyncTimeouts timeouts_of(const BatchOptions& options) {
   return {.command = std::max<Duration>(4 * kCommandInterval, options.layer_timeout),
           .layer = options.layer_timeout};
+}
+
+// The checksum tells a plan's file from another one of the same name.
+std::string head_plan_of(const BatchOptions& options) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(options.head_plan, ignored)) return options.head_plan;
+  std::ifstream file(options.head_plan, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return fmt::format("{} ({:016x})", options.head_plan, checksum(std::as_bytes(std::span(text))));
+}
+
+// The grid and the device are not among them: results agree up to rounding.
+BatchRecord::Settings settings_of(const BatchOptions& options, const BatchResources& resources) {
+  const auto& weights = resources.weights;
+  return {{"--model (fingerprint)", weights.fingerprint},
+          {"--head-plan", head_plan_of(options)},
+          {"--min-recall", fmt::format("{}", options.min_recall)},
+          {"--dtype", std::string(dtype_name(weights.compute_dtype))},
+          {"--quantization", fmt::format("{}", static_cast<int>(weights.quantization))},
+          {"--kv-cache-dtype", resources.kv_scales != nullptr ? "fp8" : "auto"},
+          {"--kv", options.save_kv ? "save" : "none"},
+          {"--kv-budget", fmt::format("{}", options.kv_budget)},
+          {"--kv-budget-tokens", fmt::format("{}", options.kv_budget_tokens)},
+          {"--recall-by-head", options.recall_by_head ? "yes" : "no"}};
 }
 
 }  // namespace
@@ -77,6 +105,13 @@ Result<BatchSummary> BatchJob::lead() {
   MR_ASSIGN_OR_RETURN(const auto input, open_input(options_));
   MR_ASSIGN_OR_RETURN(auto results, BatchResults::open({.directory = options_.output_directory,
                                                         .resume = options_.resume}));
+  KvDirectory::remove_unfinished(options_.output_directory + "/kv");
+  const std::string record_path = BatchRecord::path_in(options_.output_directory);
+  const auto settings = settings_of(options_, r_);
+  auto record = options_.resume && results.num_earlier() > 0
+                    ? BatchRecord::resume(record_path, settings)
+                    : BatchRecord::begin(record_path, settings);
+  if (!record.ok()) return record.error();
   std::error_code status;
   ProgressBar bar(options_.show_progress);
   bar.start(static_cast<int64_t>(fs::file_size(options_.input_path, status)));
@@ -89,7 +124,7 @@ Result<BatchSummary> BatchJob::lead() {
     bytes_read += line->num_bytes + 1;
     const bool blank = line->text.find_first_not_of(" \t\r") == std::string::npos;
     if (blank && line->num_bytes <= options_.max_line_bytes) continue;
-    MR_RETURN_IF_ERROR(run_line(*line, results, summary));
+    MR_RETURN_IF_ERROR(run_line(*line, results, *record, summary));
     bar.update(bytes_read, fmt::format("{} done, {} failed", summary.num_ok, summary.num_failed));
     // Whoever writes the input may take any time.
     sync_.expect_nothing();
@@ -107,7 +142,7 @@ Result<std::optional<InputLine>> BatchJob::next_line(InputLines& input) {
   return line;
 }
 
-Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results,
+Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results, BatchRecord& record,
                                 BatchSummary& summary) {
   const auto claimed = admission_.claim_id(line);
   if (!claimed.ok()) {
@@ -116,9 +151,19 @@ Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results,
   }
   const std::string& id = *claimed;
   if (results.has(id)) {
+    MR_RETURN_IF_ERROR(record.check(id, line.text, line.number));
     ++summary.num_done_before;
     return {};
   }
+  // New prompts stand behind those of the earlier job.
+  if (!results.knows(id) && summary.num_done_before < results.num_done()) {
+    return error(
+        Errc::kInvalidArgument,
+        "--resume: line {} of --input, '{}', is new, and {} results are of prompts that do "
+        "not stand before it; use another --output",
+        line.number, id, results.num_done() - summary.num_done_before);
+  }
+  MR_RETURN_IF_ERROR(record.note(id, line.text));
   const auto prompt = admission_.admit(line);
   auto result = prompt.ok() ? lead_prompt(*prompt) : Result<BatchResult>(prompt.error());
   if (prompt.ok() && !result.ok()) MR_RETURN_IF_ERROR(meet_after(result.error()));

@@ -11,6 +11,7 @@
 #include "worker/batch/batch_prompt.h"
 #include "worker/batch/batch_results.h"
 #include "worker/batch/input_lines.h"
+#include "worker/resume/batch_record.h"
 #include "worker/runtime/rank_sync.h"
 #include "worker/text/batch_text.h"
 
@@ -38,7 +39,8 @@ class BatchJob {
   Result<BatchSummary> lead();
   Result<void> follow();
   Result<std::optional<InputLine>> next_line(InputLines& input);
-  Result<void> run_line(const InputLine& line, BatchResults& results, BatchSummary& summary);
+  Result<void> run_line(const InputLine& line, BatchResults& results, BatchRecord& record,
+                        BatchSummary& summary);
   Result<BatchResult> lead_prompt(const BatchPrompt& prompt);
   Result<BatchResult> run_prompt(const BatchPrompt& prompt);
   Result<void> meet_after(const Error& failure);

@@ -214,10 +214,10 @@ std::string batch_error_line(const std::string& id, const Error& error) {
          "\n";
 }
 
-std::string id_of_ok_line(std::string_view line) {
+EarlierResult read_result_line(std::string_view line) {
   const auto object = parse_object(line);
-  if (!object.ok() || text_field(*object, "status") != "ok") return {};
-  return text_field(*object, "id");
+  if (!object.ok()) return {};
+  return {.id = text_field(*object, "id"), .ok = text_field(*object, "status") == "ok"};
 }
 
 }  // namespace millrace::worker

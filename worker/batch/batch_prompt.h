@@ -66,7 +66,12 @@ struct BatchResult {
 
 std::string batch_result_line(const std::string& id, const BatchResult& result);
 std::string batch_error_line(const std::string& id, const Error& error);
-// The id in the result line of a successful prompt; empty for any other line.
-std::string id_of_ok_line(std::string_view line);
+
+// What a result line says of its prompt.
+struct EarlierResult {
+  std::string id;  // empty if the line is none
+  bool ok = false;
+};
+EarlierResult read_result_line(std::string_view line);
 
 }  // namespace millrace::worker

@@ -48,7 +48,8 @@ Result<void> BatchResults::read_earlier() {
   for (std::string line; std::getline(file, line);) {
     if (file.eof()) break;  // no newline: the job ended in the middle of the line
     whole_bytes += line.size() + 1;
-    if (auto id = id_of_ok_line(line); !id.empty()) done_.insert(std::move(id));
+    auto earlier = read_result_line(line);
+    (earlier.ok ? done_ : failed_).insert(std::move(earlier.id));
   }
   if (!file.eof()) return error(Errc::kIo, "{}: read: {}", path_, std::strerror(errno));
   std::error_code status;

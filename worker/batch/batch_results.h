@@ -3,7 +3,9 @@
 // resumed.
 #pragma once
 
+#include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -25,6 +27,10 @@ class BatchResults {
 
   // Whether a line of an earlier job says that this prompt succeeded.
   bool has(const std::string& id) const { return done_.contains(id); }
+  // Whether an earlier job had a prompt of this id, whatever became of it.
+  bool knows(const std::string& id) const { return has(id) || failed_.contains(id); }
+  int64_t num_done() const { return std::ssize(done_); }
+  int64_t num_earlier() const { return std::ssize(done_) + std::ssize(failed_); }
   // Appends whole lines. `line_number`: the line of the input, for the error.
   Result<void> append(const std::string& lines, int64_t line_number);
 
@@ -34,7 +40,7 @@ class BatchResults {
 
   std::string path_;
   std::ofstream file_;
-  std::set<std::string> done_;  // ids
+  std::set<std::string> done_, failed_;  // ids
 };
 
 }  // namespace millrace::worker

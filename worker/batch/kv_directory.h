@@ -24,6 +24,9 @@ class KvDirectory {
   Result<void> write_manifest(const std::string& text) const;
   // Removes what a failed prompt left.
   void remove() const;
+  // Removes what prompts left whose job was killed: in `parent`, directories without a manifest that
+  // hold nothing but files of a cache.
+  static void remove_unfinished(const std::string& parent);
 
  private:
   std::string manifest() const { return path_ + "/manifest.json"; }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "comm/mpi/job_record.h"
 #include "comm/mpi/mpi_session.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "common/cli/choice_option.h"
@@ -16,6 +17,7 @@
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
 #include "worker/batch/batch_job.h"
 #include "worker/cli/rank_cli.h"
 #include "worker/cli/rank_end.h"
@@ -147,8 +149,15 @@ int main(int argc, char** argv) {
   if (const auto status = millrace::cli::parse(app, argc, argv)) return *status;
   try {
     millrace::comm::prepare_nccl();
+    millrace::init_logging("batch");  // until the rank is known
+    // What a killed job of any batch has left on this host.
+    const auto record = millrace::comm::JobRecord::of_this_process("millrace-batch");
+    record.remove_dead_predecessors();
     millrace::comm::MpiSession session(argc, argv);
-    return millrace::worker::run(session, options);
+    const int status = millrace::worker::run(session, options);
+    // Ranks of a killed mpirun that were still alive when this one began are gone by now.
+    record.remove_dead_predecessors();
+    return status;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "millrace-batch: %s\n", e.what());
     return 2;

@@ -17,7 +17,10 @@
 #include "comm/ucx/ucx_transport.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/parse.h"
+#include "common/endpoint/host_port.h"
 #include "common/log.h"
+#include "common/logging/init_logging.h"
+#include "common/process/descriptor_limit.h"
 #include "common/system/large_blocks.h"
 #include "common/system/usable_cores.h"
 #include "worker/cli/rank_end.h"
@@ -60,9 +63,15 @@ OpenEvents open_events(const ZmqPublisherOptions& options) {
 }
 
 Result<std::unique_ptr<comm::Transport>> kv_transport(const WorkerOptions& options) {
+  const int64_t descriptors = raise_descriptor_limit();
   if (options.kv_transport == KvTransport::kTcp) {
-    return std::unique_ptr<comm::Transport>(std::make_unique<comm::TcpTransport>(
-        comm::TcpOptions{.server_threads = kv_server_threads(), .server_tls = options.kv_tls}));
+    const auto limits = comm::TcpLimits().within(descriptors);
+    if (limits.max_clients < comm::TcpLimits().max_clients) {
+      spdlog::warn("the limit of {} open files is low: {} connections of decode nodes are taken",
+                   descriptors, limits.max_clients);
+    }
+    return std::unique_ptr<comm::Transport>(std::make_unique<comm::TcpTransport>(comm::TcpOptions{
+        .server_threads = kv_server_threads(), .limits = limits, .server_tls = options.kv_tls}));
   }
   MR_ASSIGN_OR_RETURN(auto ucx,
                       comm::UcxTransport::create({.server_threads = kv_server_threads()}));
@@ -75,7 +84,7 @@ Result<void> serve(comm::MpiSession& session, const comm::JobRecord& record,
   init_logging(fmt::format("worker/{}", world->rank()));
   MR_ASSIGN_OR_RETURN(const auto transport, kv_transport(options));
   MR_ASSIGN_OR_RETURN(auto settings, group_rank_options(options));
-  MR_ASSIGN_OR_RETURN(const auto coordinator, parse_host_port(options.coordinator));
+  MR_ASSIGN_OR_RETURN(const auto coordinator, HostPort::parse(options.coordinator));
   // Finds errors in the files before weights are read, rather than in a retry later.
   if (world->rank() == 0 && !options.group_tls.certificate.empty()) {
     if (const auto tls = make_client_tls(options.group_tls); !tls.ok()) end_rank(tls.error());
@@ -127,6 +136,8 @@ int main(int argc, char** argv) {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
     std::signal(signal, [](int) { worker::stop_requested.store(true); });
   }
+  // A closed terminal ends no group; files of certificates are read again without being told.
+  std::signal(SIGHUP, SIG_IGN);
   try {
     comm::prepare_nccl();
     init_logging("worker");  // until the rank is known

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 
+#include "comm/net/socket_address.h"
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
+#include "common/endpoint/host_port.h"
+#include "common/logging/printable.h"
 #include "common/quoted.h"
 #include "common/text/utf8.h"
 #include "common/units.h"
@@ -27,12 +29,11 @@ constexpr size_t kMaxModelNameChars = 256;
 
 // A name appears in metrics and logs, which have one entry a line, and in JSON.
 std::string check_name(const std::string& name, size_t max_chars) {
-  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (name.empty() || name.size() > max_chars) {
     return fmt::format("must have 1 to {} characters, not {}", max_chars, name.size());
   }
   if (utf8_prefix(name) < name.size()) return "is not UTF-8";
-  return std::any_of(name.begin(), name.end(), is_control) ? "has control characters" : "";
+  return printable(name) != name ? "has control characters: " + printable(name) : "";
 }
 
 std::string check_group_name(const std::string& name) {
@@ -47,8 +48,7 @@ std::string check_model_name(const std::string& name) {
 std::string check_kv_host(const std::string& host) {
   if (host.empty()) return "must name an address of this host";
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
-  const std::string bare =
-      host.front() == '[' && host.back() == ']' ? host.substr(1, host.size() - 2) : host;
+  const std::string bare = without_brackets(host);
   const bool is_address = inet_pton(AF_INET, bare.c_str(), bytes.data()) == 1 ||
                           inet_pton(AF_INET6, bare.c_str(), bytes.data()) == 1;
   const bool unspecified =
@@ -96,11 +96,9 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
                  "port of rank 0's KV server; rank r uses N + r; 0: any free ports")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  cli::add_choice<KvTransport>(
-      app, "--kv-transport", options.kv_transport,
-      {{"tcp", KvTransport::kTcp}, {"ucx", KvTransport::kUcx}},
-      "transport to decode nodes; the ports of ucx must be unreachable for "
-      "strangers");
+  cli::add_choice<KvTransport>(app, "--kv-transport", options.kv_transport,
+                               {{"tcp", KvTransport::kTcp}, {"ucx", KvTransport::kUcx}},
+                               "transport to decode nodes; ucx: to those on this host only");
   auto* certificate = app.add_option("--kv-tls-cert", options.kv_tls.certificate,
                                      "certificate of the KV ports, in PEM, for the names and "
                                      "addresses in --kv-host; read again when it changes");
@@ -119,7 +117,7 @@ void add_kv_server_options(CLI::App& app, WorkerOptions& options) {
 std::string check_events_endpoint(const std::string& endpoint) {
   if (endpoint.starts_with("ipc://") && endpoint.size() > std::strlen("ipc://")) return "";
   if (endpoint.starts_with("tcp://") &&
-      parse_host_port(endpoint.substr(std::strlen("tcp://"))).ok())
+      HostPort::parse(endpoint.substr(std::strlen("tcp://"))).ok())
     return "";
   return fmt::format("'{}' is neither tcp://HOST:PORT nor ipc://PATH", endpoint);
 }
@@ -167,7 +165,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
   add_rank_options(app, options.rank);
   app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
       ->option_text("HOST:PORT")
-      ->check(cli::check_by(parse_host_port))
+      ->check(cli::check_by(HostPort::parse))
       ->capture_default_str();
   add_group_tls(app, options.group_tls);
   app.add_option("--group-name", options.group_name, "label of this group in metrics")
@@ -242,6 +240,16 @@ Result<void> check_together(const WorkerOptions& options) {
   if (options.kv_transport == KvTransport::kUcx && !options.kv_tls.certificate.empty()) {
     return Error(Errc::kInvalidArgument, "--kv-tls-cert: needs --kv-transport tcp");
   }
+  if (options.kv_transport == KvTransport::kUcx) {
+    const auto address = comm::SocketAddress::resolve(options.kv_host, 0);
+    if (address.ok() && !address->is_loopback()) {
+      return error(
+          Errc::kInvalidArgument,
+          "--kv-transport ucx: is for decode nodes on this host, and --kv-host {} is open to "
+          "others; strangers can end a rank through UCX's ports",
+          options.kv_host);
+    }
+  }
   const int num_ranks = options.rank.grid.tp * options.rank.grid.cp;
   if (options.kv_port > 0 && options.kv_port + num_ranks - 1 > 65535) {
     return error(Errc::kInvalidArgument,
@@ -275,20 +283,6 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
   made.group.drain_timeout = cli::from_seconds(options.drain_timeout_s);
   made.group.keep_timeout = cli::from_seconds(options.keep_timeout_s);
   return made;
-}
-
-Result<HostPort> parse_host_port(std::string_view text) {
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  if (colon != std::string_view::npos && colon > 0) {
-    const char* end = text.data() + text.size();
-    const auto [stop, status] = std::from_chars(text.data() + colon + 1, end, port);
-    if (status != std::errc() || stop != end) port = 0;
-  }
-  if (port <= 0 || port > 65535) {
-    return error(Errc::kInvalidArgument, "'{}' is not HOST:PORT with a port from 1 to 65535", text);
-  }
-  return HostPort{.host = std::string(text.substr(0, colon)), .port = static_cast<uint16_t>(port)};
 }
 
 }  // namespace millrace::worker

@@ -18,7 +18,7 @@ namespace millrace::worker {
 // The transport at a rank's KV port.
 enum class KvTransport {
   kTcp,  // comm/tcp: strangers may reach it
-  kUcx,  // comm/ucx: RDMA, shared memory; strangers must not reach it
+  kUcx,  // comm/ucx: shared memory; open to this host only
 };
 
 struct WorkerOptions {
@@ -53,12 +53,5 @@ void add_worker_options(CLI::App& app, WorkerOptions& options);
 
 // Checks how the options fit together, before anything is loaded: kInvalidArgument names them.
 Result<void> check_together(const WorkerOptions& options);
-
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
-// "host:8001"; kInvalidArgument for anything else.
-Result<HostPort> parse_host_port(std::string_view text);
 
 }  // namespace millrace::worker

@@ -17,9 +17,11 @@
 #include <boost/asio/write.hpp>
 #include <thread>
 
+#include "common/endpoint/host_port.h"
 #include "common/errc_wire.h"
 #include "common/log.h"
 #include "common/net/net_stream.h"
+#include "common/net/tls_source.h"
 #include "protocol/attended_time.h"
 #include "protocol/codec.h"
 #include "worker/control/control_inbox.h"
@@ -99,6 +101,7 @@ class ControlClient::Connection {
   void drop(const std::string& why);
 
   const ControlOptions options_;
+  TlsSource tls_{options_.tls, TlsSource::Side::kClient};
   ControlBoard& board_;
   asio::io_context io_{1};
   // Coroutines that use a connection share it, so the next connection need not wait until they
@@ -137,7 +140,8 @@ awaitable<void> ControlClient::Connection::keep_connected() {
     ++session_;
     drop("");
     if (stopping_ || refused_) break;
-    spdlog::warn("coordinator {}:{}: {}; retrying in {:.1f} s", options_.host, options_.port,
+    spdlog::warn("coordinator {}: {}; retrying in {:.1f} s",
+                 (HostPort{options_.host, options_.port}).to_string(),
                  dropped_because_.empty() ? opened.error().message : dropped_because_,
                  seconds(pause));
     retry_.expires_after(pause);
@@ -151,7 +155,7 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   dropped_because_.clear();
   TlsContext tls;
   if (!options_.tls.certificate.empty()) {
-    auto made = make_client_tls(options_.tls);
+    auto made = tls_.context();
     if (!made.ok()) co_return made.error();
     tls = *std::move(made);
   }

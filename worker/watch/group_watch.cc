@@ -52,8 +52,9 @@ Result<std::unique_ptr<GroupWatch>> GroupWatch::start(comm::Communicator& world,
     MR_ASSIGN_OR_RETURN(auto socket, connect_to_rank_0(endpoint, epoch, world.rank(), deadline));
     peers.push_back({.rank = 0, .socket = std::move(socket)});
   } else {
+    RankArrivals arrivals(*listener, world.size(), epoch);
     while (static_cast<int>(peers.size()) < world.size() - 1) {
-      MR_ASSIGN_OR_RETURN(auto greeted, accept_rank(*listener, world.size(), epoch, deadline));
+      MR_ASSIGN_OR_RETURN(auto greeted, arrivals.next(deadline));
       peers.push_back({.rank = greeted.rank, .socket = std::move(greeted.socket)});
     }
   }

@@ -10,17 +10,22 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <vector>
+
+#include "common/endpoint/host_port.h"
 
 namespace millrace::worker {
 
 namespace {
 
-// A stranger that connects and says nothing must not block the ranks.
-constexpr std::chrono::seconds kHelloTimeout{2};
+// Connections that have not said who they are. One more ends the one that came first, so strangers
+// that say nothing keep no rank out, which says so at once.
+constexpr size_t kMaxStrangers = 128;
 // Pause before the next accept() after a failed one.
 constexpr std::chrono::milliseconds kAcceptPause{10};
 
@@ -72,21 +77,26 @@ bool poll_until(const WatchSocket& socket, short event, Deadline deadline) {
   }
 }
 
-// The rank that sends its greeting on a new connection, or -1.
-int greeted_by(const WatchSocket& socket, int num_ranks, const std::string& epoch,
-               Deadline deadline) {
-  std::string received = hello(epoch, 0);
-  size_t size = 0;
-  while (size < received.size()) {
-    if (!poll_until(socket, POLLIN, deadline)) return -1;
-    const ssize_t count =
-        recv(socket.fd(), received.data() + size, received.size() - size, MSG_DONTWAIT);
-    if (count <= 0) return -1;
-    size += static_cast<size_t>(count);
+// Reads more of a greeting. Nothing more to come for now; complete; or the connection is over.
+enum class Greeting { kGoesOn, kComplete, kOver };
+
+Greeting read_greeting(const WatchSocket& socket, std::string& received, size_t num_bytes) {
+  std::array<char, 256> room{};
+  while (received.size() < num_bytes) {
+    const ssize_t count = recv(socket.fd(), room.data(),
+                               std::min(room.size(), num_bytes - received.size()), MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Greeting::kGoesOn;
+    if (count <= 0) return Greeting::kOver;
+    received.append(room.data(), static_cast<size_t>(count));
   }
-  if (!received.starts_with(epoch)) return -1;
+  return Greeting::kComplete;
+}
+
+// The rank that says so, or -1 if it is none of this group.
+int rank_in(const std::string& greeting, int num_ranks, const std::string& epoch) {
+  if (!greeting.starts_with(epoch)) return -1;
   int rank = 0;
-  std::memcpy(&rank, received.data() + epoch.size(), sizeof(rank));
+  std::memcpy(&rank, greeting.data() + epoch.size(), sizeof(rank));
   return rank > 0 && rank < num_ranks ? rank : -1;
 }
 
@@ -109,7 +119,8 @@ WatchSocket::~WatchSocket() {
   if (fd_ >= 0) close(fd_);
 }
 
-Result<WatchSocket> listen_for_ranks(const std::string& host, WatchEndpoint& endpoint) {
+Result<WatchSocket> listen_for_ranks(const std::string& written_host, WatchEndpoint& endpoint) {
+  const std::string host = without_brackets(written_host);
   MR_ASSIGN_OR_RETURN(const auto addresses, resolve(host.c_str(), "0", /*flags=*/0));
   WatchSocket listener = make_socket(*addresses);
   if (!listener.is_open() || bind(listener.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
@@ -137,7 +148,9 @@ Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::
   MR_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint.host.data(), endpoint.port.data(),
                                                     AI_NUMERICHOST | AI_NUMERICSERV));
   WatchSocket connection = make_socket(*addresses);
-  const auto where = fmt::format("rank 0 at {}:{}", endpoint.host.data(), endpoint.port.data());
+  const HostPort named{.host = endpoint.host.data(),
+                       .port = static_cast<uint16_t>(std::atoi(endpoint.port.data()))};
+  const auto where = "rank 0 at " + named.to_string();
   if (!connection.is_open()) return system_error(where);
   if (const auto connected = connect_until(connection, *addresses, deadline); !connected.ok()) {
     return error(connected.error().code, "{}: {}", where, connected.error().message);
@@ -151,23 +164,45 @@ Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::
   return connection;
 }
 
-Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
-                                const std::string& epoch, Deadline deadline) {
-  while (!deadline.passed() && poll_until(listener, POLLIN, deadline)) {
-    WatchSocket connection(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!connection.is_open()) {
-      // The peer is gone again, or no descriptor is free; then poll() would return at once.
-      std::this_thread::sleep_for(std::min<Duration>(kAcceptPause, deadline.left()));
-      continue;
+Result<GreetedRank> RankArrivals::next(Deadline deadline) {
+  do {
+    for (auto at = strangers_.begin(); at != strangers_.end();) {
+      const auto heard = read_greeting(at->socket, at->received, hello(epoch_, 0).size());
+      if (heard == Greeting::kGoesOn) {
+        ++at;
+        continue;
+      }
+      const int rank =
+          heard == Greeting::kComplete ? rank_in(at->received, num_ranks_, epoch_) : -1;
+      WatchSocket socket = std::move(at->socket);
+      at = strangers_.erase(at);
+      if (rank < 0) continue;
+      probe_when_idle(socket);
+      return GreetedRank{.rank = rank, .socket = std::move(socket)};
     }
-    const Deadline greeting = deadline.earlier_of(Deadline::after(kHelloTimeout));
-    const int rank = greeted_by(connection, num_ranks, epoch, greeting);
-    if (rank < 0) continue;
-    probe_when_idle(connection);
-    return GreetedRank{.rank = rank, .socket = std::move(connection)};
-  }
+  } while (wait(deadline));
   return error(Errc::kDeadlineExceeded, "not all of {} ranks connected to rank 0's watch",
-               num_ranks);
+               num_ranks_);
+}
+
+bool RankArrivals::wait(Deadline deadline) {
+  std::vector<pollfd> watched{{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
+  for (const auto& stranger : strangers_) {
+    watched.push_back({.fd = stranger.socket.fd(), .events = POLLIN, .revents = 0});
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
+  poll(watched.data(), watched.size(), static_cast<int>(left.count()));
+  if (deadline.passed()) return false;
+  if (watched.front().revents == 0) return true;
+  WatchSocket connection(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!connection.is_open()) {
+    // The peer is gone again, or no descriptor is free; then poll() would return at once.
+    std::this_thread::sleep_for(std::min<Duration>(kAcceptPause, deadline.left()));
+    return true;
+  }
+  strangers_.push_back({.socket = std::move(connection), .received = {}});
+  if (strangers_.size() > kMaxStrangers) strangers_.pop_front();
+  return true;
 }
 
 }  // namespace millrace::worker

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <list>
 #include <string>
 #include <utility>
 
@@ -49,9 +50,29 @@ struct GreetedRank {
   WatchSocket socket;
 };
 
-// The next rank that connects. Strangers are turned away and cannot hold up the caller past the
-// deadline: kDeadlineExceeded.
-Result<GreetedRank> accept_rank(const WatchSocket& listener, int num_ranks,
-                                const std::string& epoch, Deadline deadline);
+// Rank 0's end while the ranks connect. One thread; the listener outlives it.
+class RankArrivals {
+ public:
+  RankArrivals(const WatchSocket& listener, int num_ranks, std::string epoch)
+      : listener_(listener), num_ranks_(num_ranks), epoch_(std::move(epoch)) {}
+
+  // The next rank that connects. Strangers are turned away, and those that say nothing hold up
+  // nobody. kDeadlineExceeded.
+  Result<GreetedRank> next(Deadline deadline);
+
+ private:
+  struct Stranger {
+    WatchSocket socket;
+    std::string received;
+  };
+
+  // Waits for a connection, which it accepts, or for words. False once the deadline has passed.
+  bool wait(Deadline deadline);
+
+  const WatchSocket& listener_;
+  const int num_ranks_;
+  const std::string epoch_;
+  std::list<Stranger> strangers_;  // in the order of arrival
+};
 
 }  // namespace millrace::worker

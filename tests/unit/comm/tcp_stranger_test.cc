@@ -13,7 +13,6 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,6 +68,11 @@ class Stranger {
       if (count <= 0) return heard;
       heard.append(bytes.data(), static_cast<size_t>(count));
     }
+  }
+  // Reads exactly so much; false if the server ends the connection before.
+  bool hear(std::span<char> bytes) const {
+    return ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL) ==
+           static_cast<ssize_t>(bytes.size());
   }
   void no_more() const { ::shutdown(socket_.get(), SHUT_WR); }
 
@@ -232,7 +236,7 @@ TEST_F(TcpStrangers, ACrowdThatSaysNothingKeepsNobodyOut) {
 }
 
 TEST_F(TcpStrangers, MoreClientsThanAllowedAreToldToComeAgain) {
-  serve({.max_clients = 2});
+  serve({.max_clients = 2, .gives_way_after = std::chrono::hours(1)});
   auto first = connect();
   const auto second = connect();
   ASSERT_TRUE(first.ok() && second.ok());
@@ -242,7 +246,7 @@ TEST_F(TcpStrangers, MoreClientsThanAllowedAreToldToComeAgain) {
 }
 
 TEST_F(TcpStrangers, OneLeaseDoesNotTakeTheConnectionsOfAnother) {
-  serve({.max_clients_of_lease = 2});
+  serve({.max_clients_of_lease = 2, .gives_way_after = std::chrono::hours(1)});
   auto first = connect();
   const auto second = connect();
   ASSERT_TRUE(first.ok() && second.ok());
@@ -250,6 +254,23 @@ TEST_F(TcpStrangers, OneLeaseDoesNotTakeTheConnectionsOfAnother) {
   EXPECT_TRUE(connect(kAnotherLease).ok());
   first->reset();
   while (!connect().ok()) std::this_thread::yield();  // once the server has noticed
+}
+
+TEST_F(TcpStrangers, ConnectionsThatAskForNothingGiveWay) {
+  serve({.max_clients = 4, .max_clients_of_lease = 3, .gives_way_after = Duration::zero()});
+  std::vector<Stranger> idle;
+  for (int i = 0; i < 3; ++i) {
+    idle.push_back(admitted());
+    std::array<char, kServerHelloBytes> hello{};
+    ASSERT_TRUE(idle.back().hear(hello));
+  }
+  // As many as there may be, of one lease.
+  for (int i = 0; i < 10; ++i) expect_served();
+  const auto other = connect(kAnotherLease);
+  ASSERT_TRUE(other.ok()) << other.error().to_string();
+  for (const auto& one : idle) EXPECT_EQ(one.hear_all(), "");
+  std::vector<std::byte> destination(1000);
+  EXPECT_TRUE((*other)->call(pattern_request(1000, 1), destination, ample()).ok());
 }
 
 TEST_F(TcpStrangers, RequestsThatAreNoneEndTheirConnectionAlone) {
@@ -273,17 +294,6 @@ TEST_F(TcpStrangers, RequestsThatAreNoneEndTheirConnectionAlone) {
 TEST_F(TcpStrangers, WhoAsksForNothingForTooLongLosesItsConnection) {
   serve({.idle = milliseconds(50)});
   EXPECT_EQ(admitted().hear_all(), text_of(write_server_hello({})));
-}
-
-TEST_F(TcpStrangers, AHandlerThatThrowsEndsOneConnection) {
-  answer_ = [](std::string_view request) -> TransportReply {
-    if (request == "throw") throw std::runtime_error("as asked");
-    return answer_with_pattern(request);
-  };
-  serve({});
-  const auto connection = connect();
-  EXPECT_EQ((*connection)->call("throw", {}, ample()).error().code, Errc::kPeerLost);
-  expect_served();
 }
 
 // The pages of a reply that is not read are released, whoever delays it.

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "comm/local/local_transport.h"
@@ -413,6 +415,10 @@ class TransportReaders : public testing::TestWithParam<Implementation> {
  protected:
   void SetUp() override {
     auto server = transport_->listen("127.0.0.1", 0, [this](std::string_view request) {
+      if (request == "throw") throw std::runtime_error("as asked");
+      if (request == "throw later") {
+        return TransportReply{.later = []() -> TransportReply { throw std::bad_alloc(); }};
+      }
       if (request != "slow") return answer_with_pattern(request);
       return TransportReply{.later = [this] {
         ++waiting_;
@@ -451,6 +457,18 @@ TEST_P(TransportReaders, OtherRequestsAreAnsweredWhileOneWaits) {
   open_.set_value();
   EXPECT_TRUE(calling.get().ok());
   EXPECT_EQ(memory, pattern_payload(100));
+}
+
+TEST_P(TransportReaders, AReplyThatCannotBeMadeIsAnErrorAndTheConnectionGoesOn) {
+  const auto connection = connect();
+  for (const char* request : {"throw", "throw later", "throw"}) {
+    const auto reply = connection->call(request, {}, ample());
+    ASSERT_FALSE(reply.ok()) << request;
+    EXPECT_EQ(reply.error().code, Errc::kInternal);
+    EXPECT_NE(reply.error().message.find("could not make the reply"), std::string::npos);
+    expect_pattern(*connection, 1000, 2);
+  }
+  EXPECT_EQ(server_->stats().failures, 3);
 }
 
 TEST_P(TransportReaders, AReplyForAClientThatHasGoneIsDropped) {

@@ -47,6 +47,27 @@ TEST(UcxHostilePeer, AProbeOfThePortLeavesTheServerServing) {
   EXPECT_TRUE(destination == pattern_payload(100'000));
 }
 
+// Whoever reaches UCX's ports can end the process.
+TEST(UcxHostilePeer, AServerIsOpenToItsHostOnly) {
+  auto transport = UcxTransport::create({.transports = UcxTransports::kTcp});
+  ASSERT_TRUE(transport.ok());
+  for (const char* host : {"0.0.0.0", "", "::"}) {
+    const auto server = (*transport)->listen(host, 0, answer_with_pattern);
+    ASSERT_FALSE(server.ok()) << host;
+    EXPECT_EQ(server.error().code, Errc::kInvalidArgument);
+  }
+}
+
+TEST(SocketAddress, KnowsWhichOnlyThisHostReaches) {
+  for (const char* text : {"127.0.0.1:1", "127.255.0.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"}) {
+    EXPECT_TRUE(SocketAddress::parse(text)->is_loopback()) << text;
+  }
+  for (const char* text :
+       {"128.0.0.1:1", "10.0.0.7:1", "0.0.0.0:1", "[::]:1", "[fe80::1]:1", "[::ffff:10.0.0.7]:1"}) {
+    EXPECT_FALSE(SocketAddress::parse(text)->is_loopback()) << text;
+  }
+}
+
 TEST(UcxHostilePeer, FramesOfOtherSizeOrVersionAreRefused) {
   RequestFrame frame{.call = 7, .destination_bytes = 9};
   ASSERT_TRUE(read_frame<RequestFrame>(&frame, sizeof(frame)).has_value());

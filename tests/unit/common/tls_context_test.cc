@@ -61,10 +61,56 @@ TEST_F(TlsContextTest, AMistakeIsToldWithItsFile) {
   wrong.key = good_.certificate;
   EXPECT_EQ(refusal(wrong).rfind(wrong.key + " is no key without a passphrase in PEM", 0), 0u);
   wrong.key = files_.write("other", authority_.issue("DNS:localhost").key);
-  EXPECT_NE(refusal(wrong), "");
+  EXPECT_EQ(refusal(wrong),
+            wrong.key + " is not the key of the certificate in " + good_.certificate);
   wrong = good_;
   wrong.ca = good_.key;
   EXPECT_EQ(refusal(wrong).rfind(wrong.ca + " is no certificate of a CA in PEM", 0), 0u);
+}
+
+class TlsDatesTest : public TlsContextTest {
+ protected:
+  // What is said of a certificate that is valid between these times, in seconds from now.
+  std::string refusal(long begin_s, long end_s) {
+    const auto issued = authority_.issue("DNS:localhost", begin_s, end_s);
+    TlsFiles files = good_;
+    files.certificate = files_.write("dated", issued.certificate);
+    files.key = files_.write("dated-key", issued.key);
+    const auto made = make_server_tls(files);
+    EXPECT_EQ(make_client_tls(files).ok(), made.ok());
+    return made.ok() ? "" : made.error().message;
+  }
+};
+
+TEST_F(TlsDatesTest, ACertificateThatHasExpiredIsToldWithItsNameAndDate) {
+  EXPECT_EQ(refusal(-3600, 3600), "");
+  const std::string expired = refusal(-7200, -3600);
+  EXPECT_EQ(expired.rfind(
+                files_.file("dated") + ": the certificate of 'CN=DNS:localhost' expired on ", 0),
+            0u)
+      << expired;
+  EXPECT_NE(expired.find(" GMT"), std::string::npos) << expired;
+}
+
+TEST_F(TlsDatesTest, ACertificateOfTomorrowIsNotTakenToday) {
+  EXPECT_NE(refusal(3600, 7200).find("is not valid before"), std::string::npos);
+}
+
+TEST_F(TlsDatesTest, AllCertificatesOfTheChainCount) {
+  const auto good = authority_.issue("DNS:localhost");
+  const auto old = authority_.issue("DNS:between", -7200, -3600);
+  good_.certificate = files_.write("chain", good.certificate + old.certificate);
+  good_.key = files_.write("chain-key", good.key);
+  EXPECT_NE(make_server_tls(good_).error().message.find("'CN=DNS:between' expired"),
+            std::string::npos);
+}
+
+TEST_F(TlsDatesTest, AFileOfAuthoritiesNeedsOneThatIsValid) {
+  const auto old = authority_.issue("DNS:old", -7200, -3600);
+  good_.ca = files_.write("authorities", old.certificate + authority_.certificate());
+  EXPECT_TRUE(make_server_tls(good_).ok());
+  good_.ca = files_.write("authorities", old.certificate);
+  EXPECT_NE(make_server_tls(good_).error().message.find("'CN=DNS:old' expired"), std::string::npos);
 }
 
 }  // namespace

@@ -63,6 +63,11 @@ TEST(ServerAddress, IsAHostAPortAndWhetherItEncrypts) {
   }
 }
 
+TEST(ServerAddress, StandsInMessagesAndHeadersAsPeopleWriteIt) {
+  EXPECT_EQ(ServerAddress::parse("https://[::1]:65535")->to_string(), "[::1]:65535");
+  EXPECT_EQ(ServerAddress::parse("a.b")->to_string(), "a.b:8000");
+}
+
 // The environment belongs to the process, and each test is one.
 class TokenSource : public ::testing::Test {
  protected:

@@ -226,6 +226,25 @@ TEST_F(ServerTlsTest, NewCertificatesAreReadWhenAskedAndBadOnesAreNot) {
   EXPECT_TRUE(call(server, next, kVersion).ok());
 }
 
+TEST_F(ServerTlsTest, ACertificateThatHasExpiredDoesNotReplaceAValidOne) {
+  RunningServer server(options());
+  ASSERT_TRUE(call(server, authority_, kVersion).ok());
+  const auto expired = authority_.issue("IP:127.0.0.1", -7200, -3600);
+  files_.write("cert", expired.certificate);
+  files_.write("key", expired.key);
+  server.reload();
+  EXPECT_TRUE(call(server, authority_, kVersion).ok());
+}
+
+TEST_F(ServerTlsTest, AServerWithAnExpiredCertificateDoesNotStart) {
+  const auto expired = authority_.issue("IP:127.0.0.1", -7200, -3600);
+  files_.write("cert", expired.certificate);
+  files_.write("key", expired.key);
+  const auto created = Server::create(options());
+  ASSERT_FALSE(created.ok());
+  EXPECT_NE(created.error().message.find("expired on"), std::string::npos);
+}
+
 TEST_F(ServerTlsTest, AServerWithBadFilesDoesNotStart) {
   files_.write("key", authority_.issue("IP:127.0.0.1").key);
   EXPECT_FALSE(Server::create(options()).ok());

@@ -77,12 +77,17 @@ TEST_F(GroupChoiceTest, AGroupThatFailedTheRequestOrRefusedItTwiceIsNotAskedAgai
   EXPECT_FALSE(has_untried_group(groups_, request_));
 }
 
-TEST_F(GroupChoiceTest, ABusyGroupWithRoomIsWorthWaitingFor) {
+TEST_F(GroupChoiceTest, ABusyGroupIsWorthWaitingForWhateverRoomItHasNow) {
   request_.failed_on.insert("a");
   b_.running = other_;
   EXPECT_TRUE(has_untried_group(groups_, request_));
   b_.free_tokens = 10;
+  EXPECT_TRUE(has_untried_group(groups_, request_));
+  request_.refusals["b"] = 1;
   EXPECT_FALSE(has_untried_group(groups_, request_));
+  EXPECT_TRUE(has_group_to_ask_again(groups_, request_));
+  request_.refusals["b"] = 2;
+  EXPECT_FALSE(has_group_to_ask_again(groups_, request_));
 }
 
 }  // namespace

@@ -74,8 +74,7 @@ TEST_F(RequestTrackerTest, ARequestThatIsGivenBackGoesInFrontWithItsPrompt) {
   first->group_name = "group-0";
   first->layer_density = {1};
   admitted("b");
-  first->given_back = Error(Errc::kExhausted, "full");
-  requests_.requeue(first);
+  requests_.requeue(first, Errc::kExhausted);
   EXPECT_THAT(waiting(), ElementsAre("a", "b"));
   EXPECT_EQ(first->state, RequestState::kQueued);
   EXPECT_EQ(first->prompt, "abcd");

@@ -82,12 +82,14 @@ TEST_F(DispatcherTest, ARequestThatIsTakenBackGoesInFrontAndToAnotherGroup) {
 
 TEST_F(DispatcherTest, ARequestThatNobodyElseTakesFailsWithAHint) {
   Group& group = join(link_);
-  leased("x", group, std::chrono::seconds(40), 1000);
+  leased("x", group, std::chrono::seconds(20), 1000);
   const auto request = queued("a");
   dispatcher_.dispatch();
   give_back(group, Errc::kExhausted);
+  clock_.advance(seconds(1));
+  dispatcher_.dispatch();
   EXPECT_EQ(request->failure->error.code, Errc::kExhausted);
-  EXPECT_EQ(request->failure->retry_after_s, 40);
+  EXPECT_EQ(request->failure->retry_after_s, 19);
 }
 
 TEST_F(DispatcherTest, GroupsThatFailTheSameRequestArePardoned) {
@@ -134,10 +136,12 @@ TEST_F(DispatcherTest, ARequestWhoseGroupIsLostGoesToAnotherOnce) {
   const auto request = queued("a");
   dispatcher_.dispatch();
   ASSERT_EQ(request->group_id, "g0");
+  requests_.begin(*request);
   dispatcher_.lost(*groups_.remove("g0"), "gone");
   EXPECT_EQ(request->state, RequestState::kQueued);
   dispatcher_.dispatch();
   EXPECT_THAT(second_link.log, ElementsAre("prefill a"));
+  requests_.begin(*request);
   RecordingLink third_link;
   join(third_link, "g2");
   dispatcher_.lost(*groups_.remove("g1"), "gone as well");
@@ -284,6 +288,7 @@ TEST_F(SchedulerPreemption, OneWithoutRoomBesideTheOtherWaitsForItsEnd) {
 
 TEST_F(SchedulerPreemption, BothAreLostWithTheirGroup) {
   ASSERT_FALSE(submit("short", 5));
+  started("short");
   scheduler_->remove_group("g0", link_, "gone");
   EXPECT_EQ(failure("short"), Errc::kPeerLost);
   EXPECT_EQ(failure("long"), Errc::kPeerLost);
@@ -363,14 +368,16 @@ TEST_F(SchedulerRoom, ARefusedRequestWaitsForABusyGroupThatHasRoom) {
 
 TEST_F(SchedulerRoom, WhereNobodyHasRoomTheRefusalSaysWhenALeaseEnds) {
   ASSERT_FALSE(submit("x", 500));
-  done("x", "g0", 90'000);
+  done("x", "g0", 20'000);
   report("g0", 100);
   report("g1", 200);
   ASSERT_FALSE(submit("a", 550));
   fail("g1", "a", Errc::kExhausted);  // which said that it has more than the other
   fail("g0", "a", Errc::kExhausted);
+  EXPECT_EQ(state("a"), RequestState::kQueued);
+  pass(seconds(1), {"g0", "g1"});
   EXPECT_EQ(failure("a"), Errc::kExhausted);
-  EXPECT_EQ(scheduler_->find("a")->failure->retry_after_s, 90);
+  EXPECT_EQ(scheduler_->find("a")->failure->retry_after_s, 19);
   EXPECT_FALSE(scheduler_->busy());
 }
 
@@ -379,15 +386,66 @@ TEST_F(SchedulerRoom, WhereLeasesDoNotAddUpRoomIsThereWhenAllHaveEnded) {
   ASSERT_FALSE(submit("x", 5));
   done("x", "g0", 20'000);
   ASSERT_FALSE(submit("y", 5));
-  done("y", "g0", 30'000);
+  done("y", "g0", 25'000);
   ASSERT_FALSE(submit("a", 500));
   fail("g0", "a", Errc::kExhausted);
-  EXPECT_EQ(scheduler_->find("a")->failure->retry_after_s, 30);
+  pass(seconds(1), {"g0"});
+  EXPECT_EQ(scheduler_->find("a")->failure->retry_after_s, 24);
   ASSERT_TRUE(scheduler_->release_lease("x", "lease-x").ok());
   ASSERT_TRUE(scheduler_->release_lease("y", "lease-y").ok());
   ASSERT_FALSE(submit("b", 600));
   fail("g0", "b", Errc::kExhausted);
+  pass(seconds(1), {"g0"});
   EXPECT_EQ(scheduler_->find("b")->failure->retry_after_s, 5);
+}
+
+// The idle group is full, and the busy one's pool is, while it computes.
+TEST_F(SchedulerRoom, AFullIdleGroupDoesNotAnswerForABusyOne) {
+  report("g0", 2);
+  report("g1", 1000);
+  ASSERT_FALSE(submit("long", 900));
+  ASSERT_THAT(second_.log, ElementsAre("prefill long"));
+  ASSERT_FALSE(submit("a", 500));
+  fail("g0", "a", Errc::kExhausted);
+  pass(seconds(60), {"g0", "g1"});
+  EXPECT_EQ(state("a"), RequestState::kQueued);
+  done("long", "g1");
+  EXPECT_THAT(second_.log, ElementsAre("prefill long", "prefill a"));
+}
+
+TEST_F(SchedulerRoom, AReleaseThatComesSoonIsWaitedFor) {
+  scheduler_->remove_group("g1", second_, "gone");
+  report("g0", 600);
+  ASSERT_FALSE(submit("x", 500));
+  done("x", "g0", 3'000'000);
+  ASSERT_FALSE(submit("a", 500));
+  fail("g0", "a", Errc::kExhausted);
+  pass(milliseconds(900), {"g0"});
+  EXPECT_EQ(state("a"), RequestState::kQueued);
+  ASSERT_TRUE(scheduler_->release_lease("x", "lease-x").ok());
+  pass(milliseconds(50), {"g0"});
+  EXPECT_EQ(first_.log.back(), "prefill a");
+}
+
+TEST_F(SchedulerRoom, ALeaseThatIsAboutToEndIsWaitedFor) {
+  scheduler_->remove_group("g1", second_, "gone");
+  report("g0", 600);
+  ASSERT_FALSE(submit("x", 500));
+  done("x", "g0", 1'800);
+  ASSERT_FALSE(submit("a", 500));
+  fail("g0", "a", Errc::kExhausted);
+  pass(milliseconds(1'900), {"g0"});
+  EXPECT_EQ(first_.log.back(), "prefill a");
+}
+
+TEST_F(SchedulerRoom, LongLeasesGiveNoLongHint) {
+  scheduler_->remove_group("g1", second_, "gone");
+  ASSERT_FALSE(submit("x", 500));
+  done("x", "g0", 2'998'000);
+  ASSERT_FALSE(submit("a", 600));
+  fail("g0", "a", Errc::kExhausted);
+  pass(seconds(1), {"g0"});
+  EXPECT_EQ(scheduler_->find("a")->failure->retry_after_s, 30);
 }
 
 TEST_F(SchedulerRoom, AnIdleGroupIsAskedWhateverItSaidLast) {

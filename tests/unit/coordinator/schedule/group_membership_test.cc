@@ -34,6 +34,7 @@ TEST_F(GroupMembershipTest, AGroupThatIsDroppedLosesItsConnectionItsPromptAndIts
   Group& group = *groups_.find("g0");
   const auto kept = leased("kept", group, std::chrono::minutes(1));
   const auto prompt = running("prompt", group);
+  requests_.begin(*prompt);
   membership_.drop(group, "it is silent");
   EXPECT_EQ(groups_.size(), 0);
   EXPECT_THAT(link_.log, ElementsAre("closed: it is silent"));
@@ -53,8 +54,11 @@ TEST_F(GroupMembershipTest, RequestsOfAModelAreOrphansOnlyAfterItsLastGroup) {
   orphans_.expire();
   EXPECT_FALSE(request->ended());
   membership_.leave("g1", second, "gone");
-  clock_.advance(std::chrono::hours(1));
-  orphans_.expire();
+  for (Duration passed{}; passed < settings_.group_return;
+       passed += std::chrono::milliseconds(50)) {
+    clock_.advance(std::chrono::milliseconds(50));
+    orphans_.expire();
+  }
   EXPECT_TRUE(request->ended());
 }
 
@@ -76,6 +80,7 @@ TEST_F(SchedulerMembers, LosingAGroupFailsItsRequestLosesItsLeasesAndKeepsTheQue
   ASSERT_FALSE(submit("kept"));
   done("kept", "g0", 60000);
   ASSERT_FALSE(submit("running"));
+  started("running");
   ASSERT_FALSE(submit("waiting"));
   scheduler_->remove_group("g0", link, "connection ended");
   EXPECT_EQ(failure("running"), Errc::kPeerLost);
@@ -86,6 +91,34 @@ TEST_F(SchedulerMembers, LosingAGroupFailsItsRequestLosesItsLeasesAndKeepsTheQue
   join(restarted, "g1", "group-0");
   EXPECT_THAT(restarted.log, ElementsAre("prefill waiting"));
   EXPECT_EQ(scheduler_->find("kept")->lease, LeaseState::kLost);
+}
+
+// A coordinator that was stopped sends to groups of which it does not know yet that they have left.
+TEST_F(SchedulerMembers, WhatALostGroupHadNotBegunWaitsForItsReturn) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("a"));
+  EXPECT_THAT(link.log, ElementsAre("prefill a"));
+  scheduler_->remove_group("g0", link, "connection ended");
+  EXPECT_EQ(state("a"), RequestState::kQueued);
+  RecordingLink again;
+  join(again);
+  EXPECT_THAT(again.log, ElementsAre("prefill a"));
+  done("a");
+  EXPECT_EQ(state("a"), RequestState::kDone);
+}
+
+TEST_F(SchedulerMembers, WhatIsLostBeforeItsStartTimeAfterTimeFails) {
+  for (int i = 0; i < 2; ++i) {
+    RecordingLink link;
+    join(link);
+    if (i == 0) {
+      ASSERT_FALSE(submit("a"));
+    }
+    EXPECT_THAT(link.log, ElementsAre("prefill a"));
+    scheduler_->remove_group("g0", link, "connection ended");
+  }
+  EXPECT_EQ(failure("a"), Errc::kPeerLost);
 }
 
 TEST_F(SchedulerMembers, AnotherGroupOfTheModelTakesWhatALostOneRan) {

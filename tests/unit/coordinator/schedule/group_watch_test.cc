@@ -142,8 +142,9 @@ TEST_F(SchedulerWatch, ASilentGroupIsLostOncePatienceHasPassed) {
   RecordingLink link;
   join(link);
   ASSERT_FALSE(submit("a"));
+  started("a");
   pass(seconds(10));
-  EXPECT_EQ(state("a"), RequestState::kQueued);
+  EXPECT_EQ(state("a"), RequestState::kRunning);
   pass(milliseconds(50));
   EXPECT_EQ(failure("a"), Errc::kPeerLost);
   EXPECT_THAT(scheduler_->find("a")->failure->error.message,

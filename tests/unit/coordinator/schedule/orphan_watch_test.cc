@@ -14,6 +14,14 @@ using std::chrono::seconds;
 
 class OrphanWatchTest : public SchedulePartsTest {
  protected:
+  // In steps, as for a server that runs.
+  void pass(Duration duration) {
+    for (Duration passed{}; passed < duration; passed += std::chrono::milliseconds(50)) {
+      clock_.advance(std::chrono::milliseconds(50));
+      orphans_.expire();
+    }
+  }
+
   OrphanWatch orphans_{/*patience=*/seconds(30), requests_, clock_};
 };
 
@@ -21,11 +29,9 @@ TEST_F(OrphanWatchTest, RequestsOfTheModelFailOncePatienceHasPassed) {
   const auto mine = queued("mine");
   const auto other = queued("other", 3, "other model");
   orphans_.last_group_left("tiny");
-  clock_.advance(seconds(29));
-  orphans_.expire();
+  pass(seconds(29));
   EXPECT_FALSE(mine->ended());
-  clock_.advance(seconds(1));
-  orphans_.expire();
+  pass(seconds(1));
   EXPECT_EQ(mine->failure->error.code, Errc::kUnavailable);
   EXPECT_EQ(mine->failure->error.message, "no worker group for model 'tiny' returned within 30 s");
   EXPECT_FALSE(other->ended());
@@ -34,11 +40,20 @@ TEST_F(OrphanWatchTest, RequestsOfTheModelFailOncePatienceHasPassed) {
 TEST_F(OrphanWatchTest, AGroupThatComesBackSavesThem) {
   const auto request = queued("a");
   orphans_.last_group_left("tiny");
-  clock_.advance(seconds(29));
+  pass(seconds(29));
   orphans_.group_joined("tiny");
-  clock_.advance(seconds(100));
+  pass(seconds(100));
+  EXPECT_FALSE(request->ended());
+}
+
+TEST_F(OrphanWatchTest, TimeInWhichThisProcessDidNotRunDoesNotCount) {
+  const auto request = queued("a");
+  orphans_.last_group_left("tiny");
+  clock_.advance(seconds(40));
   orphans_.expire();
   EXPECT_FALSE(request->ended());
+  pass(seconds(30));
+  EXPECT_TRUE(request->ended());
 }
 
 using SchedulerOrphans = SchedulerTest;

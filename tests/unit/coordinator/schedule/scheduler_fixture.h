@@ -50,10 +50,10 @@ class SchedulerTest : public ::testing::Test {
     const auto received = scheduler_->receive(group_id, envelope);
     ASSERT_TRUE(received.ok()) << received.error().message;
   }
-  void started(const std::string& id) {
+  void started(const std::string& id, const std::string& group_id = "g0") {
     protocol::Envelope envelope;
     envelope.mutable_prefill_started()->set_request_id(id);
-    receive(envelope);
+    receive(envelope, group_id);
   }
   void layer_done(const std::string& id) {
     protocol::Envelope envelope;

@@ -97,6 +97,7 @@ TEST_F(SchedulerSideBySide, OneWithoutRoomInItsLaneRunsOnAllRanks) {
 
 TEST_F(SchedulerSideBySide, AllAreLostWithTheirGroupAndEachGoesToAnotherOnce) {
   run_both();
+  for (const char* id : {"a", "b"}) started(id);
   RecordingLink second;
   auto description = group("g1", "group-1");
   description.set_cp(2);
@@ -105,6 +106,7 @@ TEST_F(SchedulerSideBySide, AllAreLostWithTheirGroupAndEachGoesToAnotherOnce) {
   scheduler_->remove_group("g0", link_, "gone");
   ASSERT_EQ(second.log.size(), 1U);
   EXPECT_THAT(second.log[0], ::testing::AnyOf("side by side a b", "side by side b a"));
+  for (const char* id : {"a", "b"}) started(id, "g1");
   scheduler_->remove_group("g1", second, "gone");
   EXPECT_EQ(failure("a"), Errc::kPeerLost);
   EXPECT_EQ(failure("b"), Errc::kPeerLost);

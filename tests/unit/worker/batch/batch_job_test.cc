@@ -315,7 +315,8 @@ TEST_F(BatchJobTest, ResultsOfAnEarlierJobAreRefusedAndLeftAlone) {
 }
 
 TEST_F(BatchJobTest, AResumedJobKeepsWhatIsDoneAndComputesTheRest) {
-  ASSERT_TRUE(run({prompt_line("done", 10), prompt_line("bad", 0)}, {1, 1}, {}).ok());
+  ASSERT_TRUE(
+      run({prompt_line("done", 10), prompt_line("bad", 0)}, {1, 1}, {.head_plan = "dense"}).ok());
   std::ofstream(results_path(), std::ios::app) << R"({"id":"torn","status":"o)";
   const auto summary =
       run_again({prompt_line("done", 10), prompt_line("bad", 20), prompt_line("torn", 30)}, {2, 1},
@@ -329,6 +330,68 @@ TEST_F(BatchJobTest, AResumedJobKeepsWhatIsDoneAndComputesTheRest) {
   }
   EXPECT_THAT(lines, ElementsAre(Pair("done", "ok"), Pair("bad", "error"), Pair("bad", "ok"),
                                  Pair("torn", "ok")));
+}
+
+TEST_F(BatchJobTest, AResumedJobWithOtherSettingsIsRefusedAndNamesThem) {
+  ASSERT_TRUE(run({prompt_line("a", 10)}, {1, 1}, {.head_plan = "dense"}).ok());
+  const auto size = std::filesystem::file_size(results_path());
+  const auto summary = run_again({prompt_line("a", 10), prompt_line("b", 10)}, {1, 1},
+                                 {.head_plan = "a-shape:64,128", .resume = true});
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, Errc::kInvalidArgument);
+  EXPECT_THAT(summary.error().message,
+              HasSubstr("the earlier job had --head-plan 'dense', not 'a-shape:64,128'"));
+  EXPECT_EQ(std::filesystem::file_size(results_path()), size);
+}
+
+TEST_F(BatchJobTest, AResumedJobWithAnotherPlanInTheSameFileIsRefused) {
+  const auto plan = [this](const char* pattern) {
+    json::array layers(static_cast<size_t>(test::tiny_model_config().num_layers), json::object());
+    return work_.write("plan.json", json::serialize(json::object{{"default", pattern},
+                                                                 {"layers", std::move(layers)}}));
+  };
+  const std::string path = plan("dense");
+  const auto first = run({prompt_line("a", 10)}, {1, 1}, {.head_plan = path});
+  ASSERT_TRUE(first.ok()) << first.error().to_string();
+  plan("a-shape:64,128");
+  const auto summary =
+      run_again({prompt_line("a", 10)}, {1, 1}, {.head_plan = path, .resume = true});
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("--head-plan"));
+}
+
+TEST_F(BatchJobTest, AResumedJobWithAnotherPromptUnderTheSameIdIsRefused) {
+  ASSERT_TRUE(
+      run({prompt_line("a", 10), prompt_line("b", 10)}, {1, 1}, {.head_plan = "dense"}).ok());
+  const auto summary = run_again({prompt_line("a", 10), prompt_line("b", 11)}, {1, 1},
+                                 {.head_plan = "dense", .resume = true});
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("line 2 of --input, 'b', is not the prompt"));
+  EXPECT_EQ(results_.size(), 2U);
+}
+
+TEST_F(BatchJobTest, AResumedJobWithAnotherInputIsRefusedBeforeAnythingIsComputed) {
+  ASSERT_TRUE(
+      run({prompt_line("a", 10), prompt_line("b", 10)}, {1, 1}, {.head_plan = "dense"}).ok());
+  const auto summary = run_again({prompt_line("other", 10), prompt_line("a", 10)}, {1, 1},
+                                 {.head_plan = "dense", .resume = true});
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("line 1 of --input, 'other', is new"));
+  EXPECT_EQ(results_.size(), 2U);
+}
+
+TEST_F(BatchJobTest, CachesThatAKilledJobDidNotFinishAreRemovedAndNothingElse) {
+  const std::string kv = work_.file("out") + "/kv";
+  for (const char* name : {"half", "whole", "mine"})
+    std::filesystem::create_directories(kv + "/" + name);
+  for (const char* file : {"half/rank-0.safetensors", "half/manifest.json.partial",
+                           "whole/rank-0.safetensors", "whole/manifest.json", "mine/notes.txt"}) {
+    std::ofstream(kv + "/" + file) << "x";
+  }
+  ASSERT_TRUE(run({prompt_line("a", 10)}, {1, 1}, {.head_plan = "dense"}).ok());
+  EXPECT_FALSE(std::filesystem::exists(kv + "/half"));
+  EXPECT_TRUE(std::filesystem::exists(kv + "/whole/rank-0.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(kv + "/mine/notes.txt"));
 }
 
 // A job is resumed by id, so an id must have only one result.

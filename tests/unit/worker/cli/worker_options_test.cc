@@ -49,6 +49,9 @@ TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
 TEST(WorkerOptions, RightOnesAreTaken) {
   EXPECT_EQ(complaint({"--kv-cache-dtype", "fp8"}), "");
   EXPECT_EQ(
+      complaint({"--coordinator", "[::1]:8001", "--kv-host", "[::1]", "--kv-transport", "ucx"}),
+      "");
+  EXPECT_EQ(
       complaint({"--coordinator", "host:8001", "--group-name", "east 1", "--disk-pool", "1MiB",
                  "--disk-directory", "/d", "--layer-timeout-s", "0.5", "--kv-port", "65535"}),
       "");
@@ -59,7 +62,12 @@ TEST(WorkerOptions, WhatCannotWorkIsRefusedBeforeAnythingIsLoaded) {
   EXPECT_THAT(complaint({"--coordinator", "host:0"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(complaint({"--coordinator", "host:80x"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(complaint({"--coordinator", ":8001"}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(complaint({"--coordinator", "[::1]"}), HasSubstr("HOST:PORT"));
   EXPECT_THAT(complaint({"--group-name", "a\nb"}), HasSubstr("control characters"));
+  EXPECT_THAT(complaint({"--group-name", "a\u202eb"}),
+              HasSubstr(R"(control characters: a\u202eb)"));
+  EXPECT_THAT(complaint({"--kv-transport", "ucx", "--kv-host", "192.0.2.1"}),
+              HasSubstr("is for decode nodes on this host"));
   EXPECT_THAT(complaint({"--group-name", std::string(129, 'a')}), HasSubstr("not 129"));
   EXPECT_THAT(complaint({"--host-pool", "1QiB"}), HasSubstr("'1QiB': unknown unit"));
   EXPECT_THAT(complaint({"--kv-cache-dtype", "int8"}), HasSubstr("--kv-cache-dtype"));

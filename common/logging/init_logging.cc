@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/log.h"
+#include "common/logging/init_logging.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
-#include <string_view>
+#include <memory>
+
+#include "common/log.h"
+#include "common/logging/log_sink.h"
+#include "common/logging/log_writer.h"
 
 namespace millrace {
+
+namespace {
+
+// Lines of a log that is replaced (its process gets another name) count on.
+std::atomic<int64_t> left_out{0};
+
+}  // namespace
 
 std::optional<spdlog::level::level_enum> parse_log_level(const std::string& word) {
   const auto level = spdlog::level::from_str(word);
@@ -16,7 +29,10 @@ std::optional<spdlog::level::level_enum> parse_log_level(const std::string& word
 }
 
 void init_logging(const std::string& process_name) {
-  auto logger = spdlog::stderr_color_mt("millrace-" + process_name);
+  auto sink =
+      std::make_shared<LogSink>(std::make_unique<LogWriter>(STDERR_FILENO, kMaxLogBytes, &left_out),
+                                ::isatty(STDERR_FILENO) != 0);
+  auto logger = std::make_shared<spdlog::logger>("millrace-" + process_name, std::move(sink));
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %^%l%$ " + process_name + ": %v",
                       spdlog::pattern_time_type::utc);
   spdlog::set_default_logger(logger);
@@ -28,6 +44,10 @@ void init_logging(const std::string& process_name) {
     spdlog::warn("MILLRACE_LOG: unknown level '{}'; expected one of {}; using info", given,
                  kLogLevels);
   }
+}
+
+int64_t log_lines_left_out() {
+  return left_out.load();
 }
 
 }  // namespace millrace

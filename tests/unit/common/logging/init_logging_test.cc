@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/log.h"
+#include "common/logging/init_logging.h"
 
 #include <gtest/gtest.h>
 

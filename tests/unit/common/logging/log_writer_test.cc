@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/logging/log_writer.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "common/log.h"
+#include "common/logging/log_sink.h"
+#include "common/system/file_descriptor.h"
+
+namespace millrace {
+namespace {
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    reader = FileDescriptor(ends[0]);
+    writer = FileDescriptor(ends[1]);
+  }
+
+  // All lines up to and including the one that is `last`.
+  std::vector<std::string> read_until(const std::string& last) const {
+    std::vector<std::string> lines;
+    std::string line;
+    for (char c = 0; ::read(reader.get(), &c, 1) == 1;) {
+      if (c != '\n') {
+        line += c;
+        continue;
+      }
+      lines.push_back(line);
+      if (std::exchange(line, {}) == last) break;
+    }
+    return lines;
+  }
+
+  FileDescriptor reader, writer;
+};
+
+std::string gap(int64_t num_lines) {
+  return std::to_string(num_lines) + " missing\n";
+}
+
+TEST(LogWriter, WritesLinesInOrder) {
+  const Pipe pipe;
+  LogWriter writer(pipe.writer.get(), kMaxLogBytes, nullptr);
+  writer.write("a\n", gap);
+  writer.write("b\n", gap);
+  EXPECT_EQ(pipe.read_until("b"), (std::vector<std::string>{"a", "b"}));
+}
+
+// Far more than a pipe and the writer's memory hold: were a line waited for, this would never end.
+TEST(LogWriter, LeavesLinesOutAndCountsThemWhileNobodyReads) {
+  constexpr int64_t kLines = 10'000;
+  const Pipe pipe;
+  std::atomic<int64_t> left_out{0};
+  LogWriter writer(pipe.writer.get(), 64 << 10, &left_out);
+  const std::string text(99, 'x');
+  for (int64_t i = 0; i < kLines; ++i) writer.write(text + "\n", gap);
+  const int64_t missing = left_out.load();
+  EXPECT_GT(missing, 0);
+  const auto lines = pipe.read_until(std::to_string(missing) + " missing");
+  // The last line says how many are missing; all others are there.
+  EXPECT_EQ(std::ssize(lines) - 1 + missing, kLines);
+}
+
+TEST(LogWriter, AReaderThatHasGoneCostsOnlyItsLines) {
+  std::signal(SIGPIPE, SIG_IGN);
+  Pipe pipe;
+  pipe.reader = FileDescriptor();
+  std::atomic<int64_t> left_out{0};
+  LogWriter writer(pipe.writer.get(), kMaxLogBytes, &left_out);
+  writer.write("a\nb\n", gap);
+  EXPECT_TRUE(writer.flush(Deadline::after(std::chrono::minutes(1))));
+  EXPECT_EQ(left_out.load(), 2);
+}
+
+TEST(LogWriter, EndsAlthoughNobodyReads) {
+  const Pipe pipe;
+  {
+    LogWriter writer(pipe.writer.get(), kMaxLogBytes, nullptr);
+    writer.write(std::string(kMaxLogBytes / 2, 'x') + "\n", gap);
+  }
+  SUCCEED();
+}
+
+TEST(LogWriter, FlushEndsAtItsDeadlineWhileNobodyReads) {
+  const Pipe pipe;
+  LogWriter writer(pipe.writer.get(), kMaxLogBytes, nullptr);
+  writer.write(std::string(kMaxLogBytes / 2, 'x') + "\n", gap);
+  EXPECT_FALSE(writer.flush(Deadline::after(std::chrono::milliseconds(1))));
+}
+
+// A descriptor may have been made non-blocking by another process that shares it.
+TEST(LogWriter, WaitsForADescriptorThatDoesNotBlock) {
+  const Pipe pipe;
+  ASSERT_EQ(::fcntl(pipe.writer.get(), F_SETFL, O_NONBLOCK), 0);
+  LogWriter writer(pipe.writer.get(), kMaxLogBytes, nullptr);
+  const std::string large(200'000, 'x');
+  writer.write(large + "\n", gap);
+  writer.write("end\n", gap);
+  EXPECT_EQ(pipe.read_until("end"), (std::vector<std::string>{large, "end"}));
+}
+
+TEST(LogSink, NoTextCanForgeALineOrTurnItAround) {
+  const Pipe pipe;
+  spdlog::logger logger("test",
+                        std::make_shared<LogSink>(
+                            std::make_unique<LogWriter>(pipe.writer.get(), kMaxLogBytes, nullptr),
+                            /*colours=*/false));
+  logger.set_pattern("%l %v");
+  logger.info("group '{}'", "a\nerror forged\x1b[2J\u202e");
+  logger.warn("end");
+  EXPECT_EQ(
+      pipe.read_until("warning end"),
+      (std::vector<std::string>{R"(info group 'a\nerror forged\x1b[2J\u202e')", "warning end"}));
+}
+
+}  // namespace
+}  // namespace millrace
