@@ -7,7 +7,7 @@ probes). For a difference to dense, each prompt is its own control. n / (n - 1) 
 
 import math
 
-from prompts import KINDS
+from prompts import KINDS, LOOKUP_KINDS
 
 
 def mean_and_error(sums, counts):
@@ -57,7 +57,7 @@ def plan_row(plan, results, dense, prompts):
         mean, error = mean_and_error([results[prompt["id"]][field] for prompt in prompts], [1] * len(prompts))
         return {"mean": mean, "error": error}
 
-    present = [kind for kind in KINDS if any(kind in prompt["probe_kinds"] for prompt in prompts)]
+    present = [kind for kind in (*KINDS, *LOOKUP_KINDS) if any(kind in prompt["probe_kinds"] for prompt in prompts)]
     return {"plan": plan, "density": over_prompts("density"), "recall": over_prompts("recall"), "recall_p01": over_prompts("recall_p01"),
             "seconds": sum(results[prompt["id"]]["seconds"]["total"] for prompt in prompts),
             "kinds": {kind: KindScore(results, dense, prompts, kind).as_row() for kind in present}}
