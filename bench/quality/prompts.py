@@ -4,9 +4,8 @@
 A task prompt has pass keys, word lists and paragraphs in its first 45 %. In the rest they are asked for or repeated, in random order and spread
 evenly, with paragraphs that occur only once before, between and after them. A text prompt is prose or code alone.
 
-A look-up prompt is prose with facts between its sentences. Each is told once in the first 40 % and asked for once in the second half, and the answer
-is one word: a single row needs the fact, and its neighbours need nothing from that page. In a task, what is asked for comes in runs of rows, so a plan
-that samples rows sees some of them.
+A look-up prompt is prose with facts between its sentences. Each is told once in the first 40 % and asked for once in the second half, and the
+answer is one word: a single row needs the fact. In a task, what is asked for comes in runs of rows, so a plan that samples rows sees some of them.
 
 Every piece is tokenised by itself, so that a probe starts where its kind begins, whatever the tokenizer would join.
 """
@@ -160,10 +159,12 @@ class PromptMaker:
         names = iter(rng.sample([f"{first} {last}" for first in NAMES for last in NAMES if first != last], 2 * count))
         nouns, cities = (self._beginning_differently(rng.sample(known, len(known))) for known in (NOUNS, CITIES))
         if min(len(nouns) // 3, len(cities)) < count:
-            raise ValueError(f"the tokenizer tells {len(nouns)} nouns and {len(cities)} cities apart by their first token; needed are {3 * count} and {count}")
+            raise ValueError(f"the tokenizer tells {len(nouns)} nouns and {len(cities)} cities apart by their first token; "
+                             f"needed are {3 * count} and {count}")
+        pairs = zip(nouns[count:2 * count], nouns[2 * count:3 * count], strict=True)
         return {CODE_WORD: [(f" The code word for {next(names)} is", noun) for noun in nouns[:count]],
                 HOME_TOWN: [(f" The home town of {next(names)} is", city) for city in cities[:count]],
-                OPPOSITE: [(f" The opposite of {other} is", noun) for noun, other in zip(nouns[count:2 * count], nouns[2 * count:3 * count], strict=True)]}
+                OPPOSITE: [(f" The opposite of {other} is", noun) for noun, other in pairs]}
 
     def _beginning_differently(self, known):
         """Returns the words without those that begin with the same token as one before them."""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares log probabilities of millrace-batch on a real model with a NumPy forward pass that shares no code with it (make_golden.Llama, gemma_reference.Gemma).
+"""Compares log probabilities of millrace-batch on a real model with a NumPy forward pass that shares no code with it (make_golden.Llama,
+gemma_reference.Gemma).
 
     check_logprobs.py --batch build/release/bin/millrace-batch [--model smollm2-135m] [--grids 1x1 3x1 1x2] [--tokens 500]
 
