@@ -4,14 +4,19 @@
 A task prompt has pass keys, word lists and paragraphs in its first 45 %. In the rest they are asked for or repeated, in random order and spread
 evenly, with paragraphs that occur only once before, between and after them. A text prompt is prose or code alone.
 
+A look-up prompt is prose with facts between its sentences. Each is told once in the first 40 % and asked for once in the second half, and the
+answer is one word: a single row needs the fact. In a task, what is asked for comes in runs of rows, so a plan that samples rows sees some of them.
+
 Every piece is tokenised by itself, so that a probe starts where its kind begins, whatever the tokenizer would join.
 """
 
 import random
+import re
 
 from text_pool import code_files, prose_paragraphs, words
 
 TEXT, PARAGRAPH, KEY_FIRST, KEY_LATER, WORD_LIST = KINDS = ("text", "paragraph copy", "key, first digit", "key, later digits", "word list")
+CODE_WORD, HOME_TOWN, OPPOSITE = LOOKUP_KINDS = ("look-up, code word", "look-up, home town", "look-up, opposite")
 
 PLANTED_SHARE = 0.45
 # No plan changes the last rows, at most 127 of them: they are dense (kernels/index/tiling.h).
@@ -21,8 +26,27 @@ COPY_CONTEXT_TOKENS = 8
 TEXT_STEP = 8
 LIST_WORDS = 24
 KEY_DIGITS = 5
+# A look-up is at least a tenth of the prompt away from its fact: other pages than those near by, which every plan keeps.
+TOLD_SHARE, ASKED_SHARE = 0.4, 0.5
+# Facts of each kind that are asked for: 12 at 4,096 tokens, and at any length no more than small models tell apart. A third as many are told in vain.
+MOST_LOOKUPS = 24
+# Further facts of each kind, told twice: they show a small model that facts come again.
+LOOKUP_EXAMPLES = 2
 NAMES = ["Adam", "Alice", "Bruno", "Clara", "Daniel", "Edith", "Felix", "Grace", "Henry", "Irene", "Jacob", "Karen", "Laura", "Martin", "Nora",
          "Oscar", "Paula", "Quentin", "Rachel", "Simon", "Teresa", "Ursula", "Victor", "Walter", "Yvonne", "Zoe"]
+CITIES = ["Amsterdam", "Athens", "Atlanta", "Baghdad", "Barcelona", "Beijing", "Berlin", "Boston", "Brussels", "Budapest", "Cairo", "Chicago",
+          "Copenhagen", "Dallas", "Delhi", "Denver", "Detroit", "Dublin", "Edinburgh", "Geneva", "Glasgow", "Hamburg", "Houston", "Istanbul",
+          "Jerusalem", "Lisbon", "Liverpool", "London", "Madrid", "Manchester", "Melbourne", "Miami", "Milan", "Montreal", "Moscow", "Mumbai",
+          "Munich", "Naples", "Oslo", "Paris", "Philadelphia", "Phoenix", "Prague", "Rome", "Seattle", "Shanghai", "Singapore", "Stockholm",
+          "Sydney", "Tokyo", "Toronto", "Venice", "Vienna", "Warsaw", "Zurich"]
+NOUNS = ["anchor", "apple", "arrow", "autumn", "banana", "basket", "beach", "bottle", "bread", "bridge", "butter", "camera", "candle", "carpet",
+         "castle", "cherry", "circle", "cloud", "coffee", "copper", "cotton", "desert", "diamond", "dinner", "doctor", "dragon", "eagle", "earth",
+         "engine", "farmer", "feather", "finger", "flower", "forest", "garden", "glass", "gold", "guitar", "hammer", "harbor", "honey", "horse",
+         "hotel", "island", "jacket", "jungle", "kitchen", "ladder", "lemon", "lion", "market", "meadow", "mirror", "monkey", "moon", "mountain",
+         "music", "needle", "ocean", "onion", "orange", "palace", "paper", "pencil", "pepper", "piano", "pillow", "planet", "pocket", "potato",
+         "prince", "queen", "rabbit", "rain", "ribbon", "river", "rocket", "rose", "sailor", "salt", "school", "shadow", "ship", "silver",
+         "soldier", "spider", "spring", "stone", "storm", "sugar", "summer", "table", "teacher", "temple", "thunder", "tiger", "tomato", "tower",
+         "train", "tree", "tunnel", "turtle", "valley", "village", "violin", "wagon", "water", "wheel", "whale", "window", "winter", "wolf", "wood"]
 
 
 class Piece:
@@ -81,6 +105,26 @@ class PromptMaker:
         prompt.probes = [(i, TEXT) for i in range(self.num_tokens // 4, self.num_tokens, TEXT_STEP)]
         return self._prompt(f"text-{number}", prompt)
 
+    def lookup(self, number):
+        """Returns prose with facts that are looked up."""
+        rng = random.Random(f"lookup {self.seed} {number}")
+        num_asked = max(2, min(MOST_LOOKUPS, self.num_tokens // 320))
+        num_told = num_asked + num_asked // 3
+        facts = self._facts(rng, num_told + LOOKUP_EXAMPLES)
+        prompt, sentences = self._begin(), self._sentences(rng)
+        for of_kind in facts.values():
+            for fact in of_kind[:LOOKUP_EXAMPLES]:
+                prompt.append(self._fact(*fact, None))
+        told = [self._fact(*fact, None) for of_kind in facts.values() for fact in of_kind]
+        asked = [self._fact(*fact, kind) for kind, of_kind in facts.items() for fact in of_kind[LOOKUP_EXAMPLES:LOOKUP_EXAMPLES + num_asked]]
+        rng.shuffle(told)
+        self._spread_facts(prompt, told, int(self.num_tokens * TOLD_SHARE), sentences)
+        rng.shuffle(asked)
+        self._reach_sentences(prompt, int(self.num_tokens * ASKED_SHARE), sentences)
+        self._spread_facts(prompt, asked, self.num_tokens - UNJUDGED_ROWS, sentences)
+        self._reach_sentences(prompt, self.num_tokens, sentences)
+        return self._prompt(f"lookup-{number}", prompt)
+
     def encode(self, text):
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -109,6 +153,55 @@ class PromptMaker:
     def _copy(self, text):
         token_ids = self.encode(text + "\n\n")
         return Piece((token_ids, ())), Piece((token_ids, [(i, PARAGRAPH) for i in range(COPY_CONTEXT_TOKENS, len(token_ids) - 1)]))
+
+    def _facts(self, rng, count):
+        """Returns (question, answer) pairs by kind. No two have the same subject or answer."""
+        names = iter(rng.sample([f"{first} {last}" for first in NAMES for last in NAMES if first != last], 2 * count))
+        nouns, cities = (self._beginning_differently(rng.sample(known, len(known))) for known in (NOUNS, CITIES))
+        if min(len(nouns) // 3, len(cities)) < count:
+            raise ValueError(f"the tokenizer tells {len(nouns)} nouns and {len(cities)} cities apart by their first token; "
+                             f"needed are {3 * count} and {count}")
+        pairs = zip(nouns[count:2 * count], nouns[2 * count:3 * count], strict=True)
+        return {CODE_WORD: [(f" The code word for {next(names)} is", noun) for noun in nouns[:count]],
+                HOME_TOWN: [(f" The home town of {next(names)} is", city) for city in cities[:count]],
+                OPPOSITE: [(f" The opposite of {other} is", noun) for noun, other in pairs]}
+
+    def _beginning_differently(self, known):
+        """Returns the words without those that begin with the same token as one before them."""
+        by_token = {}
+        for word in known:
+            token_ids = self.encode(f" {word}")
+            by_token.setdefault(token_ids[self._first_letter(token_ids)], word)
+        return list(by_token.values())
+
+    def _first_letter(self, token_ids):
+        """Some tokenizers put the space before a word into a token of its own."""
+        return next(i for i, token in enumerate(token_ids) if any(c.isalpha() for c in self.tokenizer.decode([token])))
+
+    def _fact(self, question, answer, kind):
+        """A sentence that is judged at its answer if it has a kind."""
+        token_ids = self.encode(f" {answer}")
+        return Piece((self.encode(question), ()), (token_ids, [(self._first_letter(token_ids), kind)] if kind else ()), (self.encode("."), ()))
+
+    def _sentences(self, rng):
+        """Yields the prose of distinct paragraphs sentence by sentence, each with the space before it."""
+        for paragraph in rng.sample(self.paragraphs, len(self.paragraphs)):
+            for sentence in re.split(r"(?<=[.!?]) +(?=[A-Z])", paragraph):
+                yield Piece((self.encode(f" {sentence}"), ()))
+
+    def _spread_facts(self, prompt, facts, end, sentences):
+        """Appends facts so that they end by `end`, evenly, with whole sentences between them. After a sentence longer than a gap the next gaps are
+        shorter."""
+        space, filled = end - len(prompt.token_ids) - sum(len(fact.token_ids) for fact in facts), 0
+        for i, fact in enumerate(facts):
+            while filled < space * i // len(facts) and filled + len((sentence := next(sentences)).token_ids) <= space:
+                prompt.append(sentence)
+                filled += len(sentence.token_ids)
+            prompt.append(fact)
+
+    def _reach_sentences(self, prompt, end, sentences):
+        while len(prompt.token_ids) < end:
+            prompt.append(next(sentences))
 
     def _spread(self, prompt, pieces, end, paragraphs):
         """Appends pieces so that they end by `end`, with paragraphs before and between them."""

@@ -7,7 +7,9 @@ probes). For a difference to dense, each prompt is its own control. n / (n - 1) 
 
 import math
 
-from prompts import KINDS
+from prompts import KINDS, LOOKUP_KINDS
+
+LOOKUPS = "look-ups"  # all kinds of them together
 
 
 def mean_and_error(sums, counts):
@@ -21,13 +23,13 @@ def mean_and_error(sums, counts):
 
 
 class KindScore:
-    """The scores of one kind of probe under one plan. values: by prompt, a list over its probes."""
+    """The scores of one kind of probe, or of several together, under one plan."""
 
-    def __init__(self, results, dense, prompts, kind):
+    def __init__(self, results, dense, prompts, *kinds):
         self.right, self.dense_right, self.agree, self.nll, self.dense_nll, self.counts = [], [], [], [], [], []
         for prompt in prompts:
             own, other = results[prompt["id"]], dense[prompt["id"]]
-            at = [i for i, k in enumerate(prompt["probe_kinds"]) if k == kind]
+            at = [i for i, k in enumerate(prompt["probe_kinds"]) if k in kinds]
             if not at:
                 continue
             targets = prompt["probe_target_ids"]
@@ -57,7 +59,10 @@ def plan_row(plan, results, dense, prompts):
         mean, error = mean_and_error([results[prompt["id"]][field] for prompt in prompts], [1] * len(prompts))
         return {"mean": mean, "error": error}
 
-    present = [kind for kind in KINDS if any(kind in prompt["probe_kinds"] for prompt in prompts)]
+    found = {kind for prompt in prompts for kind in prompt["probe_kinds"]}
+    present = {kind: (kind,) for kind in (*KINDS, *LOOKUP_KINDS) if kind in found}
+    if found.intersection(LOOKUP_KINDS):
+        present[LOOKUPS] = LOOKUP_KINDS  # a prompt has only a dozen of each
     return {"plan": plan, "density": over_prompts("density"), "recall": over_prompts("recall"), "recall_p01": over_prompts("recall_p01"),
             "seconds": sum(results[prompt["id"]]["seconds"]["total"] for prompt in prompts),
-            "kinds": {kind: KindScore(results, dense, prompts, kind).as_row() for kind in present}}
+            "kinds": {name: KindScore(results, dense, prompts, *kinds).as_row() for name, kinds in present.items()}}

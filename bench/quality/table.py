@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of scores.plan_row as a table in Markdown."""
 
+from prompts import TEXT
+
 
 def _percent(entry, signed=False):
     text = f"{100 * entry['mean']:{'+' if signed else ''}.1f}"
@@ -19,12 +21,14 @@ def _line(cells):
 def summary(rows):
     """Returns a line for each plan: the accuracy of dense attention, and the difference in points for the others."""
     kinds = list(rows[0]["kinds"])
-    text = _line(["plan", "density", "recall", "1 %", *kinds, "text: agrees", "text: nll"]) + "|---" * (len(kinds) + 6) + "|\n"
+    of_text = ["text: agrees", "text: nll"] if TEXT in kinds else []
+    text = _line(["plan", "density", "recall", "1 %", *kinds, *of_text]) + "|---" * (len(kinds) + len(of_text) + 4) + "|\n"
     for row in rows:
         is_dense = row is rows[0]
         cells = [_percent(row["kinds"][kind]["accuracy" if is_dense else "accuracy_to_dense"], signed=not is_dense) for kind in kinds]
-        words = row["kinds"]["text"]
-        cells += [_percent(words["agreement"]), _number(words["nll" if is_dense else "nll_to_dense"], signed=not is_dense)]
+        if of_text:
+            words = row["kinds"][TEXT]
+            cells += [_percent(words["agreement"]), _number(words["nll" if is_dense else "nll_to_dense"], signed=not is_dense)]
         text += _line([row["plan"], f"{row['density']['mean']:.3f}", f"{row['recall']['mean']:.3f}", f"{row['recall_p01']['mean']:.2f}", *cells])
     return text
 

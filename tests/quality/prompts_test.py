@@ -11,7 +11,8 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench", "quality"))
 
-from prompts import KINDS, KEY_DIGITS, LIST_WORDS, PLANTED_SHARE, TEXT, UNJUDGED_ROWS, PromptMaker  # noqa: E402
+from prompts import (ASKED_SHARE, KEY_DIGITS, KINDS, LIST_WORDS, LOOKUP_KINDS, PLANTED_SHARE, TEXT, TOLD_SHARE, UNJUDGED_ROWS,  # noqa: E402
+                     PromptMaker)
 
 TOKENS = 4096
 
@@ -40,7 +41,7 @@ class Prompts(unittest.TestCase):
     def setUpClass(cls):
         cls.tokenizer = WordTokenizer()
         cls.maker = PromptMaker(cls.tokenizer, TOKENS, seed=1)
-        cls.task, cls.prose, cls.code = cls.maker.task(0), cls.maker.text(0), cls.maker.text(1)
+        cls.task, cls.prose, cls.code, cls.lookup = cls.maker.task(0), cls.maker.text(0), cls.maker.text(1), cls.maker.lookup(0)
 
     def targets(self, prompt, kind):
         """(position, token) pairs that the probes of a kind should predict."""
@@ -48,12 +49,12 @@ class Prompts(unittest.TestCase):
                 zip(prompt["probe_positions"], prompt["probe_target_ids"], prompt["probe_kinds"], strict=True) if k == kind]
 
     def test_every_prompt_has_its_length_and_begins_as_the_model_wants(self):
-        for prompt in self.task, self.prose, self.code:
+        for prompt in self.task, self.prose, self.code, self.lookup:
             self.assertEqual(len(prompt["prompt_token_ids"]), TOKENS)
             self.assertEqual(prompt["prompt_token_ids"][0], 0)
 
     def test_targets_are_the_tokens_behind_ascending_probes_before_the_dense_rows(self):
-        for prompt in self.task, self.prose, self.code:
+        for prompt in self.task, self.prose, self.code, self.lookup:
             ids, positions = prompt["prompt_token_ids"], prompt["probe_positions"]
             self.assertEqual(prompt["probe_target_ids"], [ids[i + 1] for i in positions])
             self.assertEqual(positions, sorted(set(positions)))
@@ -87,6 +88,48 @@ class Prompts(unittest.TestCase):
     def test_queries_are_spread(self):
         positions = [position for position, _ in self.targets(self.task, "key, first digit")]
         self.assertGreater(positions[-1] - positions[0], 0.3 * TOKENS)
+
+    def test_every_kind_of_look_up_is_asked_twelve_times_all_over_the_second_half(self):
+        for kind in LOOKUP_KINDS:
+            positions = [position for position, _ in self.targets(self.lookup, kind)]
+            self.assertEqual(len(positions), 12, kind)
+        positions = self.lookup["probe_positions"]
+        self.assertGreater(positions[0], ASKED_SHARE * TOKENS - 1)
+        self.assertLess(positions[0], (ASKED_SHARE + 0.05) * TOKENS)
+        self.assertGreater(positions[-1], 0.94 * TOKENS)
+        self.assertLess(max(b - a for a, b in zip(positions, positions[1:])), 0.06 * TOKENS)
+
+    def test_a_fact_is_told_once_far_before_it_is_asked_for(self):
+        ids = self.lookup["prompt_token_ids"]
+        told, asked = self.tokenizer.decode(ids[:int(TOLD_SHARE * TOKENS)]), self.tokenizer.decode(ids[int(ASKED_SHARE * TOKENS):])
+        facts = re.findall(r"(?:The code word for \w+ \w+ is|The home town of \w+ \w+ is|The opposite of \w+ is) \w+\.", asked)
+        self.assertEqual(len(facts), 3 * 12)
+        self.assertEqual(len(set(facts)), len(facts))
+        for fact in facts:
+            self.assertEqual((told.count(fact), asked.count(fact)), (1, 1))
+
+    def test_a_look_up_has_one_answer_and_one_row(self):
+        """No other fact begins like the question, and the rows around it ask for nothing."""
+        ids, kinds = self.lookup["prompt_token_ids"], self.lookup["probe_kinds"]
+        text = self.tokenizer.decode(ids)
+        for kind in LOOKUP_KINDS:
+            tokens = [token for _, token in self.targets(self.lookup, kind)]
+            self.assertEqual(len(set(tokens)), len(tokens), kind)
+        for position, kind in zip(self.lookup["probe_positions"], kinds, strict=True):
+            words = 4 if kind == LOOKUP_KINDS[2] else 6
+            question = self.tokenizer.decode(ids[position + 1 - words - 1:position + 1])
+            self.assertEqual(text.count(question), 2, question)
+        self.assertGreater(min(b - a for a, b in zip(self.lookup["probe_positions"], self.lookup["probe_positions"][1:])), 4)
+
+    def test_a_look_up_prompt_tells_more_than_it_asks_for(self):
+        told = self.tokenizer.decode(self.lookup["prompt_token_ids"][:int(TOLD_SHARE * TOKENS)])
+        self.assertEqual(len(set(re.findall(r"The code word for \w+ \w+ is", told))), 12 + 4 + 2)
+
+    def test_words_that_a_tokenizer_cannot_tell_apart_are_refused(self):
+        letters = types.SimpleNamespace(encode=lambda text, **_: types.SimpleNamespace(ids=[ord(c) for c in text]),
+                                        decode=lambda ids: "".join(map(chr, ids)))
+        with self.assertRaisesRegex(ValueError, "2. nouns and 2. cities apart by their first token"):
+            PromptMaker(letters, TOKENS, seed=1).lookup(0)
 
     def test_a_seed_gives_the_same_prompts_and_another_one_others(self):
         self.assertEqual(PromptMaker(self.tokenizer, TOKENS, seed=1).task(0), self.task)

@@ -10,7 +10,8 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench", "quality"))
 
-from scores import mean_and_error, plan_row  # noqa: E402
+from prompts import LOOKUP_KINDS  # noqa: E402
+from scores import LOOKUPS, mean_and_error, plan_row  # noqa: E402
 
 
 def prompt(name, targets, kinds):
@@ -59,6 +60,14 @@ class PlanRow(unittest.TestCase):
         self.assertEqual(words["accuracy_to_dense"], {"mean": 0, "error": None})
         self.assertEqual(row["density"]["mean"], 0.5)
         self.assertEqual(row["seconds"], 4)
+
+    def test_look_ups_are_judged_apart_and_together(self):
+        prompts = [prompt("a", [1, 2], [LOOKUP_KINDS[0], LOOKUP_KINDS[1]]), prompt("b", [3], [LOOKUP_KINDS[0]])]
+        dense = {"a": result([1, 2], [-1, -1]), "b": result([3], [-1])}
+        kinds = plan_row("sparse", {"a": result([1, 9], [-1, -4]), "b": result([3], [-1])}, dense, prompts)["kinds"]
+        self.assertEqual({kind: scores["probes"] for kind, scores in kinds.items()}, {LOOKUP_KINDS[0]: 2, LOOKUP_KINDS[1]: 1, LOOKUPS: 3})
+        self.assertEqual([scores["accuracy_to_dense"]["mean"] for scores in kinds.values()], [0, -1, -1 / 3])
+        self.assertEqual(kinds[LOOKUPS]["nll_to_dense"]["mean"], 1)
 
     def test_dense_is_its_own_equal(self):
         text = plan_row("dense", self.dense, self.dense, self.prompts)["kinds"]["text"]

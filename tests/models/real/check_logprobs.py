@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares log probabilities of millrace-batch on a real model with a NumPy forward pass that shares no code with it (make_golden.Llama).
+"""Compares log probabilities of millrace-batch on a real model with a NumPy forward pass that shares no code with it (make_golden.Llama,
+gemma_reference.Gemma).
 
-    check_logprobs.py --batch build/release/bin/millrace-batch [--grids 1x1 3x1 1x2] [--tokens 500]
+    check_logprobs.py --batch build/release/bin/millrace-batch [--model smollm2-135m] [--grids 1x1 3x1 1x2] [--tokens 500]
 
 A grid is TPxCP. Every 7th position of a text is a probe for the token that comes next there. Exit status 0 when all comparisons
 hold, 77 without a model (real_model.py).
@@ -27,25 +28,30 @@ from check_golden import mpirun  # noqa: E402
 TOLERANCE = 1e-3
 PROBE_STEP = 7
 TEXT = "/usr/share/common-licenses/GPL-3"  # every Debian and Ubuntu has it
-# Both read the output of convert_gguf.py, so that output is judged by what the model knows, in nats per token of the text: 3.3 as it is, 5.6 with
-# Q and K in GGUF's order, 10.8 for a model that knows nothing.
-MOST_NLL = 4.3
+# Both read the output of convert_gguf.py, so that output is judged by what the model knows, in nats per token of the text. SmolLM2: 3.3 as it is,
+# 5.6 with Q and K in GGUF's order, 10.8 for a model that knows nothing. Gemma: 2.7, 4.5 with one rotary base for all layers
+MOST_NLL = {real_model.SMOLLM: 4.3, real_model.GEMMA: 3.5}
 
 
 def make_prompt(model, num_tokens):
     from tokenizers import Tokenizer
     with open(TEXT, encoding="utf-8") as file:
-        ids = Tokenizer.from_file(os.path.join(model, "tokenizer.json")).encode(file.read(), add_special_tokens=False).ids[:num_tokens]
+        ids = Tokenizer.from_file(os.path.join(model, "tokenizer.json")).encode(file.read()).ids[:num_tokens]
     assert len(ids) == num_tokens
     probes = list(range(0, num_tokens - 1, PROBE_STEP))
     return {"id": "text", "prompt_token_ids": ids, "probe_positions": probes, "probe_target_ids": [ids[i + 1] for i in probes]}
 
 
-def reference(model, prompt):
+def reference(name, model, prompt):
     """Log probabilities, [probes, vocabulary] in double precision."""
     import numpy as np
-    from make_golden import Llama
-    logits, _ = Llama(model).forward(prompt["prompt_token_ids"], prompt["probe_positions"])
+    ids, rows = prompt["prompt_token_ids"], prompt["probe_positions"]
+    if name == real_model.GEMMA:
+        from gemma_reference import Gemma
+        logits = Gemma(model).logits(ids, rows)
+    else:
+        from make_golden import Llama
+        logits, _ = Llama(model).forward(ids, rows)
     logits = logits.astype(np.float64) - logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
@@ -77,15 +83,16 @@ def run(args, model, grid, prompt, directory):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", required=True)
+    parser.add_argument("--model", choices=real_model.GGUF_PARTS, default=real_model.SMOLLM)
     parser.add_argument("--grids", nargs="+", default=["1x1", "3x1", "1x2"])
     parser.add_argument("--tokens", type=int, default=500)
     args = parser.parse_args()
-    model = real_model.prepare_or_exit(dtype="float32")
+    model = real_model.prepare_or_exit(dtype="float32", name=args.model)
     prompt = make_prompt(model, args.tokens)
-    expected = reference(model, prompt)
+    expected = reference(args.model, model, prompt)
     nll = -sum(expected[i, token] for i, token in enumerate(prompt["probe_target_ids"])) / len(expected)
-    good = nll <= MOST_NLL
-    print(f"negative log likelihood of the text {nll:.2f}, at most {MOST_NLL}: {'ok' if good else 'FAILED'}")
+    good = nll <= MOST_NLL[args.model]
+    print(f"negative log likelihood of the text {nll:.2f}, at most {MOST_NLL[args.model]}: {'ok' if good else 'FAILED'}")
     with tempfile.TemporaryDirectory() as directory:
         for grid in args.grids:
             compared = Comparison(prompt, expected, run(args, model, grid, prompt, directory))
