@@ -19,6 +19,9 @@ namespace {
 constexpr size_t kMaxFailures = 2;
 // So is one before whose start so many groups are lost.
 constexpr int kMaxLostBeforeStart = 2;
+// More time than this between two ticks: this process did not run. For as long afterwards it may send
+// to groups of which it does not know yet that they have left meanwhile.
+constexpr std::chrono::seconds kPause{2};
 // A request that no group has room for waits so long for a lease to be released, and for one that
 // is known to end within that time: decode nodes release theirs all the time.
 constexpr std::chrono::seconds kRoomPatience{1};
@@ -34,7 +37,14 @@ bool Dispatcher::any_idle() const {
   return std::any_of(all.begin(), all.end(), [](const Group* group) { return group->idle(); });
 }
 
+void Dispatcher::note_time() {
+  const TimePoint now = clock_.now();
+  if (now - last_noted_ > kPause) knows_groups_from_ = now + kPause;
+  last_noted_ = now;
+}
+
 void Dispatcher::dispatch() {
+  note_time();
   give_up_on_untakable();
   while (any_idle() && start_next()) {
   }
@@ -164,6 +174,7 @@ void Dispatcher::take_back(const std::shared_ptr<Request>& request, Error why) {
 }
 
 void Dispatcher::lost(Group& group, const std::string& why) {
+  note_time();
   const protocol::Register& who = group.description;
   const Error lost =
       error(Errc::kPeerLost, "group '{}' (id {}) is lost: {}; send the request again",
@@ -172,9 +183,11 @@ void Dispatcher::lost(Group& group, const std::string& why) {
     group.take(request->id);
     turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
     if (request->ended()) continue;
-    // It waits as if it had never been sent: for this group to return, or for another.
+    // The group had left before this was sent: it waits as if it had not been, for this group to
+    // return or for another.
     const bool begun = request->started_at || request->opened;
-    if (!begun && ++request->lost_before_start < kMaxLostBeforeStart) {
+    if (!begun && clock_.now() < knows_groups_from_ &&
+        ++request->lost_before_start < kMaxLostBeforeStart) {
       requests_.requeue(request, lost.code);
       continue;
     }

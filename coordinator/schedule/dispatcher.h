@@ -22,7 +22,9 @@ class Dispatcher {
         groups_(groups),
         turns_(turns),
         clock_(clock),
-        group_order_(group_order) {}
+        group_order_(group_order),
+        last_noted_(clock.now()),
+        knows_groups_from_(clock.now()) {}
 
   // Gives waiting requests to idle groups. To be called whenever a group, the queue, or the time
   // has changed.
@@ -31,8 +33,8 @@ class Dispatcher {
   // queue, or fails if no other group can take it and no room is to come soon.
   void take_back(const std::shared_ptr<Request>& request, Error why);
   // `group`, which is no longer among the groups, is lost with what it runs. Another group may take
-  // that, unless the client has been told about this group's cache. What it had not begun with waits
-  // on, even where there is no other group.
+  // that, unless the client has been told about this group's cache. What was sent to it right after
+  // this process had not run for a while, and it had not begun with, waits for its return.
   void lost(Group& group, const std::string& why);
 
  private:
@@ -42,6 +44,7 @@ class Dispatcher {
   // The same, but by preempting what a group runs.
   bool preempt_next();
   void give_up_on_untakable();
+  void note_time();
   // Whether a request that a group gave back may still find one.
   bool may_be_taken(const Request& request, std::span<Group* const> all) const;
   // Ends the request, and returns true, if it can no longer end before its deadline.
@@ -58,6 +61,8 @@ class Dispatcher {
   TurnOrder& turns_;
   const Clock& clock_;
   const GroupOrder group_order_;
+  TimePoint last_noted_;
+  TimePoint knows_groups_from_;
 };
 
 }  // namespace millrace::coordinator

@@ -97,6 +97,7 @@ TEST_F(SchedulerMembers, LosingAGroupFailsItsRequestLosesItsLeasesAndKeepsTheQue
 TEST_F(SchedulerMembers, WhatALostGroupHadNotBegunWaitsForItsReturn) {
   RecordingLink link;
   join(link);
+  clock_.advance(std::chrono::seconds(40));
   ASSERT_FALSE(submit("a"));
   EXPECT_THAT(link.log, ElementsAre("prefill a"));
   scheduler_->remove_group("g0", link, "connection ended");
@@ -111,6 +112,7 @@ TEST_F(SchedulerMembers, WhatALostGroupHadNotBegunWaitsForItsReturn) {
 TEST_F(SchedulerMembers, WhatIsLostBeforeItsStartTimeAfterTimeFails) {
   for (int i = 0; i < 2; ++i) {
     RecordingLink link;
+    clock_.advance(std::chrono::seconds(40));
     join(link);
     if (i == 0) {
       ASSERT_FALSE(submit("a"));
