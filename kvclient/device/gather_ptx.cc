@@ -5,7 +5,7 @@ namespace millrace::kvclient {
 
 // Written by tools/check_ptx.py --write, not by hand: `nvcc -ptx -arch=compute_75 -O3` (13.0) of gather.cu; .version and
 // .target are lowered to what drivers of CUDA 11.0 and later accept.
-// SHA-256 of gather.cu: 3ff7a33b504e27fa2ad2bf8c7ed8c889d2556edf8e653f3257c5172b3ea44c1b
+// SHA-256 of gather.cu: 3db87d7b155209502e96521a0b82a69e89fcf07b91deafc6e57c826fcae6e85e
 const char kGatherPtx[] = R"ptx(
 .version 7.0
 .target sm_70

@@ -3,6 +3,7 @@
 // engine. Each warp copies one piece.
 //
 // The build does not compile this file, so that the client needs no nvcc: scatter_ptx.cc has nvcc's output.
+// After a change: tools/check_ptx.py --write.
 
 struct Piece {
   unsigned long long to;

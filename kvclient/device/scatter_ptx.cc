@@ -5,7 +5,7 @@ namespace millrace::kvclient {
 
 // Written by tools/check_ptx.py --write, not by hand: `nvcc -ptx -arch=compute_75 -O3` (13.0) of scatter.cu; .version and
 // .target are lowered to what drivers of CUDA 11.0 and later accept.
-// SHA-256 of scatter.cu: 0e516fb8415034d579e94abf2ec362b012b7499f68a19a9527ef88196fa29a0a
+// SHA-256 of scatter.cu: 446e284033695da9782421d419d3a9c73ae797cbd46156ccdaa0574bff30d4b5
 const char kScatterPtx[] = R"ptx(
 .version 7.0
 .target sm_70
