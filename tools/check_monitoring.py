@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the alerts and the dashboard of deploy/monitoring use metrics that exist.
+"""Checks that programs, documents, alerts and dashboard name the same metrics.
 
-Every metric and label that they name must be in the tables of docs/api.md, "Metrics", or be Prometheus' own ALERTS. Prints each
-offence as file: expression: reason; exit status 1 if any.
+Every metric of the sources is in the tables of docs/api.md, "Metrics", and every one of these in the sources. Every metric and
+label that deploy/monitoring names is there too, or is Prometheus' own ALERTS. Prints each offence as file: expression or name:
+reason; exit status 1 if any.
 """
 
 import json
@@ -13,6 +14,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MONITORING = ROOT / "deploy" / "monitoring"
+# Folders whose programs Prometheus scrapes, and what they are made of.
+SOURCES = ("common", "coordinator", "worker", "kvstore")
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 # Labels that any series may have: the process that was scraped, and a histogram's bounds.
@@ -44,6 +47,21 @@ def documented():
             kinds = HISTOGRAM_SUFFIXES if cells[1].startswith("histogram") else ("",)
             metrics.update({name + kind: labels for kind in kinds})
     return metrics
+
+
+def made():
+    """Yields pairs of source and the name of a metric that it makes: a literal that is nothing but a metric's name."""
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*.cc")):
+            for name in re.findall(r'"(millrace_[a-z_]+)"', path.read_text(encoding="utf-8")):
+                yield str(path.relative_to(ROOT)), name
+
+
+def undocumented(metrics):
+    known = {name.removesuffix("_bucket") for name in metrics if not name.endswith(("_sum", "_count"))} - ALERTS.keys()
+    names = list(made())
+    yield from (f"{file}: {name}: docs/api.md does not list it" for file, name in names if name not in known)
+    yield from (f"docs/api.md: {name}: no source makes it" for name in sorted(known - {name for _, name in names}))
 
 
 def expressions():
@@ -80,9 +98,10 @@ def offences(expression, metrics):
 
 def main():
     metrics = documented()
-    found = [f"{file}: {expression}: {reason}" for file, expression in expressions()
-             for reason in offences(expression, metrics)]
-    print("\n".join(found) or f"{len(list(expressions()))} expressions over documented metrics")
+    found = list(undocumented(metrics))
+    found += [f"{file}: {expression}: {reason}" for file, expression in expressions()
+              for reason in offences(expression, metrics)]
+    print("\n".join(found) or f"{len(list(expressions()))} expressions over documented metrics, which are those of the sources")
     return 1 if found else 0
 
 

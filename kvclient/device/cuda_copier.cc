@@ -15,7 +15,7 @@ namespace millrace::kvclient {
 namespace {
 
 constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING
-constexpr unsigned kWarps = 4;              // per block; the same as in scatter_ptx.cc
+constexpr unsigned kWarps = 4;              // per block; the same as in scatter.cu
 constexpr unsigned kWarpThreads = 32;
 // Bytes that one warp copies: eight rounds of 16 bytes per thread, so that many warps share a
 // request.

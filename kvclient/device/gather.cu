@@ -6,6 +6,7 @@
 // harm.
 //
 // The build does not compile this file, so that the client needs no nvcc: gather_ptx.cc has nvcc's output.
+// After a change: tools/check_ptx.py --write.
 
 struct Page {
   unsigned long long offset;

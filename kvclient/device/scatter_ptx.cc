@@ -3,28 +3,13 @@
 
 namespace millrace::kvclient {
 
-// `nvcc -ptx -arch=compute_75 -O3` (13.0) of the code below; .version and .target are lowered to
-// what drivers of CUDA 11.0 and later accept.
-//
-//   struct Piece { unsigned long long to; unsigned int from; unsigned int bytes; };
-//   extern "C" __global__ void mr_scatter(const unsigned char* data, const Piece* pieces, unsigned int n) {
-//     const unsigned int i = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
-//     if (i >= n) return;
-//     const Piece p = pieces[i];
-//     const unsigned char* from = data + p.from;
-//     unsigned char* to = (unsigned char*)p.to;
-//     if (((p.to | (unsigned long long)from | p.bytes) & 15) == 0) {
-//   #pragma unroll 4
-//       for (unsigned int at = lane * 16; at < p.bytes; at += 512) *(uint4*)(to + at) = *(const uint4*)(from + at);
-//     } else {
-//       for (unsigned int at = lane; at < p.bytes; at += 32) to[at] = from[at];
-//     }
-//   }
+// Written by tools/check_ptx.py --write, not by hand: `nvcc -ptx -arch=compute_75 -O3` (13.0) of scatter.cu; .version and
+// .target are lowered to what drivers of CUDA 11.0 and later accept.
+// SHA-256 of scatter.cu: 446e284033695da9782421d419d3a9c73ae797cbd46156ccdaa0574bff30d4b5
 const char kScatterPtx[] = R"ptx(
 .version 7.0
 .target sm_70
 .address_size 64
-	// .globl	mr_scatter
 .visible .entry mr_scatter(
 	.param .u64 mr_scatter_param_0,
 	.param .u64 mr_scatter_param_1,
