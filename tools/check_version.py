@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that every file that states Millrace's version states the one in the file VERSION.
 
-CMake and deploy/containers/build read VERSION themselves. The places in PLACES cannot, and repeat it. The C interface has a
-number of its own, in kvclient/millrace_kv.h, which the shared library and the Python package repeat.
-Prints each place that differs as file:line: reason; exit status 1 if any. --write changes the places that repeat VERSION.
+CMake and deploy/containers/build read VERSION themselves. The places in PLACES cannot, and repeat it. The C interface
+has a number of its own, in kvclient/millrace_kv.h, which the shared library and the Python package repeat.
+Prints each place that differs as file:line: reason; exit status 1 if any. --write changes those that repeat VERSION.
 """
 
 import pathlib
@@ -31,8 +31,8 @@ CHANGELOG = re.compile(rf"^## \[({NUMBER})\]", re.M)
 
 
 def tracked():
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
-                            capture_output=True)
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return [pathlib.PurePosixPath(name) for name in filter(None, listed.stdout.decode().split("\0"))]
 
 
@@ -56,7 +56,7 @@ def line_of(text, position):
 
 
 def places(files):
-    """Yields path, line, version, and the pattern of each place; a pattern without enough places yields None as its path."""
+    """Yields path, line, version and pattern of each place; for a pattern without enough places the path is None."""
     texts = {path: read(path) for path in files}
     for glob, pattern, least in PLACES:
         found = 0
@@ -81,7 +81,8 @@ def write(version, files):
 
 def c_interface_offences():
     header = read("kvclient/millrace_kv.h")
-    number = tuple(re.search(rf"^#define MKV_VERSION_{part} (\d+)$", header, re.M).group(1) for part in ("MAJOR", "MINOR"))
+    number = tuple(re.search(rf"^#define MKV_VERSION_{part} (\d+)$", header, re.M).group(1)
+                   for part in ("MAJOR", "MINOR"))
     major = number[0]
     for path, pattern, expected in (
         ("kvclient/install/CMakeLists.txt", r"VERSION (\d+)\.(\d+) SOVERSION (\d+)", (*number, major)),
