@@ -1,3 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this package. Its major and minor numbers are those of the C interface that it uses."""
-VERSION = "1.0.0"
+"""The version of this package: that of Millrace (the file VERSION; tools/check_version.py compares them).
+
+The C interface has a number of its own, which _library.py checks: it changes only when the interface does."""
+VERSION = "0.2.0"

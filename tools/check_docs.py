@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that what documents name exists: paths of the tree, options, metrics and environment variables.
+
+Reads all Markdown files but CHANGELOG.md and bench/results, which are about their own time. A name counts where it is
+written as code. Options of other people's programs are listed here. Whether a program has the options that a command
+gives it is for tests/deploy/manifests_test.py, which needs the programs.
+Prints each offence as file:line: name: reason; exit status 1 if any.
+"""
+
+import fnmatch
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Options and files of other people's projects that documents name, by project.
+FOREIGN_OPTIONS = {
+    "cmake, ctest": "--build --component --install --preset --target",
+    "docker, podman, buildah": "--cap-drop --hostname --isolation --memory --network --read-only --restart --rm "
+                               "--security-opt --shm-size --stop-timeout --tmpfs",
+    "kubectl": "--cert --from-file --image --key --labels --restart --rm",
+    "mpirun": "--allow-run-as-root --bind-to --map-by --mca --oversubscribe",
+    "Slurm": "--cpus-per-task --gpu-bind --gpus-per-task --mpi --nodes --ntasks --signal --test-only",
+    "apt-get, curl": "--data-binary --no-install-recommends",
+    "systemctl, useradd": "--no-create-home --now --shell --system",
+    "pip": "--no-deps --only-binary",
+    "vLLM": "--kv-events-config --kv-transfer-config --prefiller-host --prefiller-port --scheduling-policy",
+}
+FOREIGN_FILES = {"nccl.h", "mpi.h", "zmq.h", "toy_proxy_server.py", "disagg_proxy_demo.py"}
+
+# Where options are defined: C++ outside of tests, Python, and the case patterns of shell scripts.
+OPTION_IN_CPP = re.compile(r'"!?(?:-\w,)?(--[a-z][a-z0-9-]*)')
+OPTION_IN_PYTHON = re.compile(
+    r"""(?:add_argument\((?:\s*["']-\w["'],)?\s*|sys\.argv[^\n]*)["'](--[a-z][a-z0-9-]*)""")
+OPTION_IN_SHELL = re.compile(r"(--[a-z][a-z0-9-]*)(?:=\*)?(?= *[|)])")
+METRIC_IN_CODE = re.compile(r'"(millrace_[a-z0-9_]+)')
+HISTOGRAM_SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
+
+FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
+CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]\b(?![*])")
+METRIC = re.compile(r"\bmillrace_[a-z0-9_]*[a-z0-9](?![\w*{.])")
+VARIABLE = re.compile(r"\bMILLRACE_[A-Z0-9_]*[A-Z0-9](?![\w*])")
+PATH = re.compile(r"^[\w.*{},+-]+(?:/[\w.*{},+-]+)*/?$")
+# What is a file's name even without a folder: sources, and results with their date.
+FILE = re.compile(r"\.(?:h|cc|cu|cuh|py|proto|cmake|sh)$|-20\d\d-\d\d-\d\d\.(?:txt|json|md)$")
+RESULT_FOLDER = re.compile(r"^h[12]00(?:x\d)?/")
+BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+@functools.cache
+def files():
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+@functools.cache
+def entries():
+    """Returns every file and folder of the tree."""
+    found = set(files())
+    for name in files():
+        found.update(str(parent) for parent in pathlib.PurePosixPath(name).parents)
+    return found
+
+
+@functools.cache
+def tails():
+    """Returns the last parts of every path: `c`, `b/c` and `a/b/c` of a/b/c."""
+    found = set()
+    for name in entries():
+        parts = name.split("/")
+        found.update("/".join(parts[first:]) for first in range(len(parts)))
+    return found
+
+
+def read(name):
+    try:
+        return (ROOT / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+@functools.cache
+def sources():
+    """Returns name -> text of what is no document, result or data."""
+    return {name: read(name) for name in files()
+            if (name.endswith("CMakeLists.txt") or not name.endswith((".md", ".json", ".jsonl", ".txt", ".svg")))
+            and not name.startswith("bench/results/") and (ROOT / name).stat().st_size < 1 << 20}
+
+
+@functools.cache
+def options():
+    found = set(" ".join(FOREIGN_OPTIONS.values()).split()) | {"--help", "--version"}
+    for name, text in sources().items():
+        if name == "tools/check_docs.py":
+            continue
+        if name.endswith((".cc", ".h", ".cu")) and not name.startswith("tests/"):
+            found.update(OPTION_IN_CPP.findall(text))
+        elif name.endswith(".py") or text.startswith("#!/usr/bin/env python"):
+            found.update(OPTION_IN_PYTHON.findall(text))
+        elif text.startswith("#!"):
+            found.update(OPTION_IN_SHELL.findall(text))
+    return found
+
+
+@functools.cache
+def metrics():
+    found = set()
+    for name, text in sources().items():
+        if name.endswith((".cc", ".h")) and not name.startswith("tests/"):
+            found.update(METRIC_IN_CODE.findall(text))
+    # Libraries, packages and files have such names too.
+    found.update(pathlib.PurePosixPath(name).name.split(".")[0] for name in entries() if "millrace_" in name)
+    found.update(name for text in sources().values() for name in re.findall(r"add_library\((millrace_\w+)", text))
+    return found
+
+
+@functools.cache
+def variables():
+    return {name for text in sources().values() for name in VARIABLE.findall(text)}
+
+
+def expand(path):
+    """Yields the paths that a{b,c}d stands for."""
+    match = BRACES.search(path)
+    if match is None:
+        yield path
+        return
+    for part in match.group(1).split(","):
+        yield from expand(path[:match.start()] + part + path[match.end():])
+
+
+def path_offence(path, document):
+    path = path.rstrip("/").removeprefix("./")
+    if path in FOREIGN_FILES:
+        return None
+    if RESULT_FOLDER.match(path):
+        path = "bench/results/" + path
+    first = path.split("/")[0]
+    in_tree = "/" in path and (ROOT / first).is_dir() and first in entries()
+    if not in_tree and not FILE.search(path):
+        return None
+    if "*" in path:
+        return None if any(fnmatch.fnmatch(name, path) for name in tails()) else "no such file"
+    # In a folder's README, paths begin there; elsewhere a path may leave its first folders out.
+    here = os.path.normpath(os.path.join(os.path.dirname(document), path))
+    if path in tails() or here in entries():
+        return None
+    # A program, by the folder of its sources, or a noun by its files.
+    if any(f"{path}{suffix}" in tails() for suffix in (".h", ".cc", "_main.cc", ".py")):
+        return None
+    return "no such file or folder"
+
+
+def offences(code, document):
+    """Yields pairs of name and reason for one piece of code."""
+    for option in OPTION.findall(code):
+        if option not in options():
+            yield option, "no program has this option"
+    for name in METRIC.findall(code):
+        if name not in metrics() and HISTOGRAM_SUFFIX.sub("", name) not in metrics():
+            yield name, "no such metric, library or package"
+    for name in VARIABLE.findall(code):
+        if name not in variables():
+            yield name, "nothing reads this variable"
+    if PATH.match(code):
+        for path in expand(code):
+            reason = path_offence(path, document)
+            if reason:
+                yield path, reason
+
+
+def codes(text):
+    """Yields pairs of line and code: lines of fenced blocks, and spans."""
+    prose, fence = [], None
+    for number, line in enumerate(text.split("\n"), 1):
+        mark = FENCE.match(line)
+        if fence is None:
+            fence = mark.group(1) if mark else None
+            prose.append("" if mark else line)
+            continue
+        prose.append("")
+        if mark and mark.group(1).startswith(fence):
+            fence = None
+        else:
+            # A block is no path, even if one of its lines looks like one.
+            yield number, f"{line} "
+    prose = "\n".join(prose)
+    for match in CODE_SPAN.finditer(prose):
+        yield prose.count("\n", 0, match.start()) + 1, " ".join(match.group(2).split())
+
+
+def documents():
+    return [name for name in files()
+            if name.endswith(".md") and name != "CHANGELOG.md" and not name.startswith("bench/results/")]
+
+
+def main():
+    found = [f"{document}:{line}: {name}: {reason}" for document in documents()
+             for line, code in codes(read(document)) for name, reason in offences(code, document)]
+    print("\n".join(found) or f"{len(documents())} documents name what exists")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
