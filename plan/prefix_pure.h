@@ -32,7 +32,7 @@ bool is_prefix_pure(const HeadPlan& plan);
 int64_t num_reusable_pages(const HeadPlan& plan, int64_t num_tokens);
 
 // What each head attends to, as text: equal for equal plans, and only for these. Lists runs of
-// equal heads over all layers in order: "2x8 10*dense;6*adaptive:0.2,0.8,11@0.9", layers x heads
+// equal heads over all layers in order: "2x8 10*dense;6*adaptive:0.2,0.8,24@0.9", layers x heads
 // first, @ min_recall where it is not 0. The plan's name is not part of it.
 std::string plan_identity(const HeadPlan& plan);
 

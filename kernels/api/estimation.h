@@ -88,10 +88,18 @@ struct AdaptiveRule {
   float min_recall = 0;  // [0, 1] least share that a row's pages hold, whatever the two above say
 };
 
-// The filter of the adaptive pattern: consecutive pages that its first look takes together, and how many
-// standard deviations above its mean a page's best key is taken to be.
+// The filter of the adaptive pattern: consecutive pages that its first look takes together, and how many standard
+// deviations above its mean a page's best key is taken to be: in a page whose keys are spread evenly, and in one where a
+// lone key is unlike all others, which lies at most sqrt(kPageTokens - 1) above the mean.
 inline constexpr int64_t kSpanPages = 16;
-inline constexpr float kFilterDeviations = 2;
+inline constexpr int kFilterEstimates = 2;
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    inline constexpr float
+    filter_deviations(int estimate) {
+  return estimate == 0 ? 2 : 8;
+}
 
 // How much of a row's mass the filter may leave unscanned, given its estimate of the mass outside the kept
 // pages and the exact mass of those: an eighth of what the rule leaves out by `gamma`, a 40th of what it leaves
@@ -123,14 +131,14 @@ __host__ __device__
 // C_P = max |mean| / 127; t_P k8 are its keys less C_P c8_P, int8 in steps of t_P = max |k - C_P c8_P| / 127; s_r q8_r
 // is the row, int8 in steps of s_r = max |q_r| / 127. Sums are integers, so all devices find the same masses.
 //
-// Filter. From two vectors a page, the mass of a far page is estimated as that of a key kFilterDeviations above the
-// mean, as if keys' channels were independent:
-//   e(r, P) = exp(scale s_r (C_P q8_r c8_P + kFilterDeviations t_P sqrt(sum over d of q8_r[d]^2 v_P[d]))),
+// Filter. From two vectors a page, the mass of a far page is estimated as that of a key some standard deviations above the
+// mean, as if keys' channels were independent, for n = 2 and n = 8 (filter_deviations):
+//   e_n(r, P) = exp(scale s_r (C_P q8_r c8_P + n t_P sqrt(sum over d of q8_r[d]^2 v_P[d]))),
 // v_P[d] the mean of k8[d]^2 over the page's keys; v_P and the squares of q8_r are rounded to float16. A *span* is
 // the pages 1 + kSpanPages i to kSpanPages (i + 1), with centre and v of all of its keys; its estimate stands for
-// kSpanPages pages. A row's far mass is estimated over the spans of far pages and, behind the last, by page. Far pages
-// with e(r, P) below filtered_mass() / the number of pages that the tile may see are not scanned for the row: even
-// together they would not matter.
+// kSpanPages pages. A row's far mass is estimated, for each n, over the spans of far pages and, behind the last, by page.
+// A far page is scanned for the row unless each e_n(r, P) is below filtered_mass() of that far mass / the number of
+// pages that the tile may see: even together, such pages would not matter.
 //
 // Choice. The tile attends to the kept pages and to the union, over its sampled rows, of the fewest scanned far
 // pages (largest mass first, ties to the smaller page) that hold
@@ -142,10 +150,10 @@ __host__ __device__
 // or on later tokens: a prefix gives the same lists in every prompt that begins with it. Only the last page
 // of a prompt may be incomplete, and its rows run densely.
 //
-// Measured on SmolLM2-135M (docs/notebook/estimation.md): the filter leaves half of the pairs of rows and pages at 4,096
-// tokens, fewer at more, and 24 rows lose nothing to it; means alone, or deviations below 2, lose what is looked up. A
-// page's best key is as good a score as the sum over its keys, and needs no exponentials. Second-order
-// statistics of blocks are also used by COBS (arXiv 2607.09052).
+// Measured (docs/notebook/estimation.md): the filter leaves two thirds of the pairs of rows and pages at 4,096 tokens, fewer
+// at more, and 24 rows lose nothing to it. Of SmolLM2-135M's look-ups 8 deviations alone lose a third, of the
+// fixture's lone keys 2 alone lose nine tenths. A page's best key is as good a score as the sum over its keys, and
+// needs no exponentials. Second-order statistics of blocks are also used by COBS (arXiv 2607.09052).
 struct AdaptiveParams {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
   int32_t num_query_heads = 0;

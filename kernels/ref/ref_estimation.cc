@@ -320,38 +320,44 @@ double mass_steps(const QuantisedRow& row, float scale, const QuantisedPage& pag
                         kMassStepsPerOctave);
 }
 
-// log e(r, P)
-double estimate(const QuantisedRow& row, double scale, const QuantisedPage& page) {
+// log e_n(r, P) for n deviations
+double estimate(const QuantisedRow& row, double scale, const QuantisedPage& page,
+                float deviations) {
   const double deviation = std::sqrt(dot(row.squares, page.spread));
   return scale * row.step *
          (page.centre_step * dot(row.values, page.centre) +
-          double{kFilterDeviations} * page.step * deviation);
+          double{deviations} * page.step * deviation);
 }
 
-// The far pages that are scanned for a row. `kept`: log of the mass of the kept pages.
+// The far pages that are scanned for a row: those that one of the estimates wants. `kept`: log of the mass of the kept
+// pages.
 std::set<int32_t> filtered_pages(const QuantisedRow& row, double scale, int32_t num_pages,
                                  std::span<const QuantisedPage> pages,
                                  std::span<const QuantisedPage> spans, double kept,
                                  const AdaptiveRule& rule) {
   const int32_t end = num_pages - 2;  // of the far pages
-  Vector estimates;
-  const auto whole_spans = std::max<int64_t>(end - 1, 0) / kSpanPages;
-  for (int64_t s = 0; s < whole_spans; ++s) {
-    estimates.push_back(estimate(row, scale, spans[static_cast<size_t>(s)]) +
-                        std::log(double{kSpanPages}));
-  }
-  for (auto p = static_cast<int32_t>(1 + whole_spans * kSpanPages); p < end; ++p) {
-    estimates.push_back(estimate(row, scale, pages[static_cast<size_t>(p)]));
-  }
-  if (estimates.empty()) return {};
-  const double far = log_sum_exp(estimates);
-  const double base = std::max(far, kept);
-  const auto far_mass = static_cast<float>(std::exp(far - base));
-  const float left = filtered_mass(rule, far_mass, static_cast<float>(std::exp(kept - base)));
-  const double threshold = std::log(left) + base - std::log(num_pages);
   std::set<int32_t> result;
-  for (int32_t p = 1; p < end; ++p) {
-    if (!(estimate(row, scale, pages[static_cast<size_t>(p)]) < threshold)) result.insert(p);
+  if (end <= 1) return result;
+  for (int number = 0; number < kFilterEstimates; ++number) {
+    const float deviations = filter_deviations(number);
+    Vector estimates;
+    const auto whole_spans = (end - 1) / kSpanPages;
+    for (int64_t s = 0; s < whole_spans; ++s) {
+      estimates.push_back(estimate(row, scale, spans[static_cast<size_t>(s)], deviations) +
+                          std::log(double{kSpanPages}));
+    }
+    for (auto p = static_cast<int32_t>(1 + whole_spans * kSpanPages); p < end; ++p) {
+      estimates.push_back(estimate(row, scale, pages[static_cast<size_t>(p)], deviations));
+    }
+    const double far = log_sum_exp(estimates);
+    const double base = std::max(far, kept);
+    const float left = filtered_mass(rule, static_cast<float>(std::exp(far - base)),
+                                     static_cast<float>(std::exp(kept - base)));
+    const double threshold = std::log(left) + base - std::log(num_pages);
+    for (int32_t p = 1; p < end; ++p) {
+      const double mass = estimate(row, scale, pages[static_cast<size_t>(p)], deviations);
+      if (!(mass < threshold)) result.insert(p);
+    }
   }
   return result;
 }

@@ -57,7 +57,7 @@ BatchRecord::Settings settings_of(const BatchOptions& options, const BatchResour
   return {{"--model (fingerprint)", weights.fingerprint},
           {"--head-plan", head_plan_of(options)},
           {"--min-recall", fmt::format("{}", options.min_recall)},
-          {"--dtype", std::string(dtype_name(weights.compute_dtype))},
+          {"--dtype", options.dtype},
           {"--quantization", fmt::format("{}", static_cast<int>(weights.quantization))},
           {"--kv-cache-dtype", resources.kv_scales != nullptr ? "fp8" : "auto"},
           {"--kv", options.save_kv ? "save" : "none"},

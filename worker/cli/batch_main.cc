@@ -16,6 +16,7 @@
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
+#include "common/dtype.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
 #include "worker/batch/batch_job.h"
@@ -125,6 +126,7 @@ int run(comm::MpiSession& session, Options& options) {
   if (options.batch.tokenizer_directory.empty()) {
     options.batch.tokenizer_directory = options.rank.model_directory;
   }
+  if (options.rank.compute_dtype) options.batch.dtype = dtype_name(*options.rank.compute_dtype);
   options.batch.crossover_tokens = (*runtime)->crossover_tokens();
   options.batch.layer_timeout = cli::from_seconds(options.layer_timeout_s);
   options.batch.show_progress = root && isatty(STDERR_FILENO) != 0;

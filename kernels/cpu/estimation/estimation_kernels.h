@@ -28,6 +28,7 @@ struct MassEstimates {
   const float* centre_steps = nullptr;     // [num_groups] C_P
   const float* steps = nullptr;            // [num_groups] t_P
   float factor = 0;                        // scale log2(e) s_r
+  float deviations = 0;                    // filter_deviations()
   float log2_pages = 0;                    // of each group
 };
 

@@ -172,7 +172,7 @@ constexpr float kLog2 = 0x1.62e43p-1F;
 inline float estimate(const MassEstimates& row, int64_t group) {
   const float deviation = row.steps[group] * __builtin_sqrtf(row.spread_products[group]);
   const float mean = row.centre_steps[group] * row.centre_products[group];
-  return row.factor * (mean + kFilterDeviations * deviation) + row.log2_pages;
+  return row.factor * (mean + row.deviations * deviation) + row.log2_pages;
 }
 
 void estimates(const MassEstimates& row, int64_t first, int64_t count, float* log2_masses) {

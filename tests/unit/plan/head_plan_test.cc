@@ -27,7 +27,7 @@ TEST(HeadPlan, AutoIsDenseBelowTheCrossoverAndAdaptiveFromItOn) {
   EXPECT_EQ(make_head_plan("auto", config, 8191, 8192)->at(0, 0).pattern, Pattern::kDense);
   const auto plan = make_head_plan("auto", config, 8192, 8192);
   ASSERT_TRUE(plan.ok());
-  EXPECT_EQ(format_head_pattern(plan->at(1, 7)), "adaptive:0.2,0.8,11");
+  EXPECT_EQ(format_head_pattern(plan->at(1, 7)), "adaptive:0.2,0.8,24");
 }
 
 TEST(HeadPlan, HeadsOfALayerWithAWindowAreDenseWhateverThePlanSays) {

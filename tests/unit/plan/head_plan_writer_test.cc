@@ -45,7 +45,7 @@ TEST(HeadPlanWriter, NamesOnlyHeadsThatDifferFromTheMost) {
   const auto text = plan_json(plan);
   EXPECT_EQ(read_back(text), plan);
   EXPECT_THAT(text, testing::HasSubstr(R"("default": "dense")"));
-  EXPECT_THAT(text, testing::HasSubstr(R"({"1": "adaptive:0.2,0.8,11"})"));
+  EXPECT_THAT(text, testing::HasSubstr(R"({"1": "adaptive:0.2,0.8,24"})"));
   EXPECT_THAT(text, testing::HasSubstr(R"({"2": "block-sparse:7"})"));
 }
 

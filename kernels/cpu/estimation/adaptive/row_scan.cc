@@ -108,13 +108,15 @@ void RowScan::multiply(Products& products, int64_t num_groups) {
                     num_panels, products.spreads.data(), products.stride);
 }
 
-MassEstimates RowScan::estimates_of(const Products& products, int64_t row, float log2_pages) const {
+MassEstimates RowScan::estimates_of(const Products& products, int64_t row, float deviations,
+                                    float log2_pages) const {
   return {
       .centre_products = products.centres.data() + row * products.stride,
       .spread_products = products.spreads.data() + row * products.stride,
       .centre_steps = products.moments.centre_steps(),
       .steps = products.moments.steps(),
       .factor = steps_[static_cast<size_t>(row)] * (params_.scale * std::numbers::log2e_v<float>),
+      .deviations = deviations,
       .log2_pages = log2_pages};
 }
 
@@ -143,14 +145,17 @@ void RowScan::filter(int64_t num_pages, int64_t first_row, int64_t num_rows) {
   if (num_far == 0) return;
   for (int64_t row = first_row; row < first_row + num_rows; ++row) {
     const PowerSum kept = kept_masses(row, num_pages);
-    const PowerSum far = far_masses(row, num_pages);
-    const float maximum = std::max(kept.maximum, far.maximum);
-    const float far_mass = far.sum * std::exp2(far.maximum - maximum);
-    const float left = filtered_mass(rule_, far_mass, kept.sum * std::exp2(kept.maximum - maximum));
-    const float threshold = std::log2(left) + maximum - std::log2(static_cast<float>(num_pages));
-    kernels_.mark(estimates_of(of_pages_, row, 0), 1, num_far, threshold,
-                  uint32_t{1} << (row % kWordBits),
-                  wanted_.data() + row / kWordBits * of_pages_.stride);
+    for (int number = 0; number < kFilterEstimates; ++number) {
+      const float deviations = filter_deviations(number);
+      const PowerSum far = far_masses(row, num_pages, deviations);
+      const float maximum = std::max(kept.maximum, far.maximum);
+      const float left = filtered_mass(rule_, far.sum * std::exp2(far.maximum - maximum),
+                                       kept.sum * std::exp2(kept.maximum - maximum));
+      const float threshold = std::log2(left) + maximum - std::log2(static_cast<float>(num_pages));
+      kernels_.mark(estimates_of(of_pages_, row, deviations, 0), 1, num_far, threshold,
+                    uint32_t{1} << (row % kWordBits),
+                    wanted_.data() + row / kWordBits * of_pages_.stride);
+    }
   }
 }
 
@@ -162,14 +167,15 @@ PowerSum RowScan::kept_masses(int64_t row, int64_t num_pages) {
 }
 
 // Estimated over the spans and, behind the last, over the pages.
-PowerSum RowScan::far_masses(int64_t row, int64_t num_pages) {
+PowerSum RowScan::far_masses(int64_t row, int64_t num_pages, float deviations) {
   static_assert(std::has_single_bit(static_cast<uint64_t>(kSpanPages)));
   constexpr float kLog2SpanPages = std::countr_zero(static_cast<uint64_t>(kSpanPages));
   const int64_t num_spans = KeyPages::num_spans(num_pages);
   const int64_t first_page = 1 + num_spans * kSpanPages;
   const int64_t num_far_pages = end_of_far(num_pages) - first_page;
-  kernels_.estimates(estimates_of(of_spans_, row, kLog2SpanPages), 0, num_spans, masses_.data());
-  kernels_.estimates(estimates_of(of_pages_, row, 0), first_page, num_far_pages,
+  kernels_.estimates(estimates_of(of_spans_, row, deviations, kLog2SpanPages), 0, num_spans,
+                     masses_.data());
+  kernels_.estimates(estimates_of(of_pages_, row, deviations, 0), first_page, num_far_pages,
                      masses_.data() + num_spans);
   return kernels_.sum_of_powers(masses_.data(), num_spans + num_far_pages);
 }

@@ -55,12 +55,13 @@ class RowScan {
   void sample(const RowTile& tile);
   void add_row(const float* query, int64_t position);
   void multiply(Products& products, int64_t num_groups);
-  MassEstimates estimates_of(const Products& products, int64_t row, float log2_pages) const;
+  MassEstimates estimates_of(const Products& products, int64_t row, float deviations,
+                             float log2_pages) const;
   void scan_kept(int64_t page, int64_t first_row, int64_t num_rows);
   void scan_diagonal(int64_t page, int64_t first_row, int64_t num_rows);
   void filter(int64_t num_pages, int64_t first_row, int64_t num_rows);
   PowerSum kept_masses(int64_t row, int64_t num_pages);
-  PowerSum far_masses(int64_t row, int64_t num_pages);
+  PowerSum far_masses(int64_t row, int64_t num_pages, float deviations);
   void scan_far(int64_t page);
   void add_scanned(int64_t row, int64_t page, int32_t maximum);
   void mass_steps(int64_t row, int64_t num_scanned, float* steps) const;

@@ -166,7 +166,7 @@ class Filter {
     head_ = batch_.head(block_.kv, block_.first_unit + warpgroup_);
     load_rows();
     ptx::barrier_wait(&shared_.squares_full, 0);
-    LogSum far[2];
+    LogSum far[2][kFilterEstimates];
     for (int32_t g = 0; g < block_.num_span_groups(); ++g) {
       add_group(
           g * kGroupPages, 0, [&](int half) { return Block::spans_of(pages_[half]); },
@@ -176,14 +176,27 @@ class Filter {
       add_group(
           g * kGroupPages, 1, [&](int half) { return far_end(pages_[half]); }, 0, far);
     }
-    const float thresholds[2] = {threshold(far[0], kept, 0), threshold(far[1], kept, 1)};
+    float thresholds[2][kFilterEstimates];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int n = 0; n < kFilterEstimates; ++n) {
+        thresholds[half][n] = threshold(far[half][n], kept, half) / filter_deviations(n);
+      }
+    }
     for (int32_t g = 0; g < block_.num_groups(); ++g) compare_group(g, thresholds, scanned);
   }
 
  private:
-  __device__ static int thread() { return static_cast<int>(threadIdx.x) % kGroupThreads; }
-  __device__ static int quarter() { return static_cast<int>(threadIdx.x) % 4; }
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarpThreads; }
+  __device__ static int thread() {
+    return static_cast<int>(threadIdx.x) % kGroupThreads;
+  }
+  __device__ static int quarter() {
+    return static_cast<int>(threadIdx.x) % 4;
+  }
+  __device__ static int lane() {
+    return static_cast<int>(threadIdx.x) % kWarpThreads;
+  }
 
   __device__ void pass_all() {
     const int32_t groups = block_.num_span_groups() +
@@ -269,19 +282,19 @@ class Filter {
   // Adds what lies in [begin, end(half)) and, of pages, behind the row's last whole span.
   template <typename End>
   __device__ void add_group(int32_t first, int32_t begin, const End& end, float log2_pages,
-                            LogSum (&far)[2]) {
+                            LogSum (&far)[2][kFilterEstimates]) {
     int32_t centres[kScoresPerThread];
-    float estimates[kScoresPerThread];
-    multiply(centres, estimates);
+    float spreads[kScoresPerThread];
+    multiply(centres, spreads);
+    float means[kScoresPerThread];
 #pragma unroll
     for (int i = 0; i < kPages; ++i) {
       const VectorSteps step = steps(i);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float& e = estimates[element(i, half)];
-        const float deviations = kFilterDeviations * step.keys * sqrt_approx(e);
-        e = scale_[half] *
-            fmaf(step.centre, static_cast<float>(centres[element(i, half)]), deviations);
+        const int e = element(i, half);
+        means[e] = step.centre * static_cast<float>(centres[e]);
+        spreads[e] = step.keys * sqrt_approx(spreads[e]);
       }
     }
     leave();
@@ -290,25 +303,31 @@ class Filter {
       const int32_t from =
           begin == 0 ? 0 : 1 + Block::spans_of(pages_[half]) * static_cast<int32_t>(kSpanPages);
       const int32_t to = end(half);
-      LogSum group;
 #pragma unroll
-      for (int i = 0; i < kPages; ++i) {
-        const int32_t number = first + 4 * i + quarter();
-        float& e = estimates[element(i, half)];
-        e = number >= from && number < to ? e + log2_pages : -INFINITY;
-        group.largest = ptx::larger_or_nan(group.largest, e);
-      }
-      if (group.largest == -INFINITY) continue;
+      for (int n = 0; n < kFilterEstimates; ++n) {
+        const auto estimate = [&](int i) {
+          const int32_t number = first + 4 * i + quarter();
+          const int e = element(i, half);
+          const float key = fmaf(filter_deviations(n), spreads[e], means[e]);
+          return number >= from && number < to ? fmaf(scale_[half], key, log2_pages) : -INFINITY;
+        };
+        LogSum group;
 #pragma unroll
-      for (int i = 0; i < kPages; ++i) {
-        group.sum += ptx::exp2_approx(estimates[element(i, half)] - group.largest);
+        for (int i = 0; i < kPages; ++i) {
+          group.largest = ptx::larger_or_nan(group.largest, estimate(i));
+        }
+        if (group.largest == -INFINITY) continue;
+#pragma unroll
+        for (int i = 0; i < kPages; ++i) {
+          group.sum += ptx::exp2_approx(estimate(i) - group.largest);
+        }
+        far[half][n].add(group);
       }
-      far[half].add(group);
     }
   }
 
-  // What C_P centre + kFilterDeviations t_P sqrt(spread) is at least for a page that is scanned. Called by the
-  // four threads of a row together.
+  // What C_P centre + n t_P sqrt(spread) is at least for a page that estimate n wants, given the far mass by that
+  // estimate. Called by the four threads of a row together.
   __device__ float threshold(LogSum far, const KeptMass* kept, int half) const {
 #pragma unroll
     for (int distance = 1; distance <= 2; distance *= 2) {
@@ -328,9 +347,9 @@ class Filter {
     return least / scale_[half];
   }
 
-  // Writes which pages of the group are scanned: those whose estimate is not below the threshold, so NaN passes.
-  // `thresholds`: of C_P centre + kFilterDeviations t_P sqrt(spread).
-  __device__ void compare_group(int32_t group, const float (&thresholds)[2],
+  // Writes which pages of the group are scanned: those that one of the estimates wants, so NaN passes. `thresholds`: of
+  // C_P centre / n + t_P sqrt(spread).
+  __device__ void compare_group(int32_t group, const float (&thresholds)[2][kFilterEstimates],
                                 const ScannedPages& scanned) {
     int32_t centres[kScoresPerThread];
     float spreads[kScoresPerThread];
@@ -339,14 +358,19 @@ class Filter {
 #pragma unroll
     for (int i = 0; i < kPages; ++i) {
       const VectorSteps step = steps(i);
-      const float deviation = kFilterDeviations * step.keys;
-      const float variance = deviation * deviation;
+      const float square = step.keys * step.keys;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        // Below if short > deviation sqrt(spread), compared by squares with signs.
-        const float shortfall =
-            fmaf(-step.centre, static_cast<float>(centres[element(i, half)]), thresholds[half]);
-        const bool is_below = shortfall * fabsf(shortfall) > variance * spreads[element(i, half)];
+        const int e = element(i, half);
+        const float mean = step.centre * static_cast<float>(centres[e]);
+        const float variance = square * spreads[e];
+        bool is_below = true;
+#pragma unroll
+        for (int n = 0; n < kFilterEstimates; ++n) {
+          // Below if shortfall > sqrt(variance), compared by squares with signs.
+          const float shortfall = fmaf(-1.0F / filter_deviations(n), mean, thresholds[half][n]);
+          is_below = is_below && shortfall * fabsf(shortfall) > variance;
+        }
         if (!is_below) scanned_pages[half][i / 8] |= 1U << i % 8 * 4;
       }
     }
