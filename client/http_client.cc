@@ -52,12 +52,14 @@ class Exchange {
     stream_.expires_after(silence_);
     auto [connect_ec, endpoint] = co_await stream_.tcp().async_connect(endpoints, kAwait);
     if (connect_ec) {
-      co_return error(Errc::kUnavailable, "connect to {}: {}", server_.to_string(), text(connect_ec));
+      co_return error(Errc::kUnavailable, "connect to {}: {}", server_.to_string(),
+                      text(connect_ec));
     }
     stream_.expires_after(silence_);
     const error_code tls_ec = co_await stream_.connect_tls(host);
     if (tls_ec) {
-      co_return error(Errc::kUnavailable, "TLS with {}: {}", server_.to_string(), stream_.reason(tls_ec));
+      co_return error(Errc::kUnavailable, "TLS with {}: {}", server_.to_string(),
+                      stream_.reason(tls_ec));
     }
     http::request<http::string_body> request(http::string_to_verb(call_.method), call_.target, 11,
                                              call_.body);

@@ -32,7 +32,8 @@ struct BatchOptions {
   int64_t kv_budget_tokens = 0;     // the same in tokens, replaces the share; 0: not given
   kvstore::PageChoice page_choice;  // for studies: BudgetSink
   bool recall_by_head = false;      // in the result lines
-  std::string dtype = "auto";       // as it was asked for: what auto chooses may vary from start to start
+  std::string dtype =
+      "auto";  // as it was asked for: what auto chooses may vary from start to start
   int64_t crossover_tokens = 0;
   int64_t max_line_bytes = kMaxBatchLineBytes;
   Duration layer_timeout = std::chrono::minutes(30);
