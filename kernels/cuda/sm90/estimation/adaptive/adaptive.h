@@ -10,7 +10,7 @@
 namespace millrace::kernels::cuda {
 
 // `batch_bytes`: limit of the rows, masses and choice of one batch, if one tile of a head fits.
-// 131,072 tokens of 32 heads at 16 sampled rows take two batches. `key_bytes`: limit of the int8
+// 131,072 tokens of 32 heads at 24 sampled rows take five batches. `key_bytes`: limit of the int8
 // keys, for as many kv heads as fit, but at least one: 4M tokens of one kv head, 1M of four, or
 // 131,072 of all 8.
 struct AdaptiveMemory {
@@ -19,7 +19,7 @@ struct AdaptiveMemory {
 };
 
 // The most temporary memory that the lists of a layer take, those of block-sparse included: the two
-// limits above, the centres of pages (1/32 of the int8 keys), and small arrays for each tile.
+// limits above, the moments of pages and spans (1/20 of the int8 keys), and small arrays for each tile.
 inline constexpr int64_t kPageListBytes =
     AdaptiveMemory().batch_bytes + AdaptiveMemory().key_bytes + (int64_t{64} << 20);
 
