@@ -5,14 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/sm90/ptx/barrier.cuh"
+
 namespace millrace::kernels::cuda {
 
 template <typename Shared>
 __device__ Shared& aligned_shared() {
   extern __shared__ std::byte raw_shared[];
-  return *reinterpret_cast<Shared*>(
-      (reinterpret_cast<uintptr_t>(raw_shared) + alignof(Shared) - 1) / alignof(Shared) *
-      alignof(Shared));
+  // An offset, not a rounded address: so the compiler knows that the object is in shared memory.
+  const uint32_t beyond = ptx::shared_address(raw_shared) % alignof(Shared);
+  return *reinterpret_cast<Shared*>(raw_shared + (alignof(Shared) - beyond) % alignof(Shared));
 }
 
 // Bytes of dynamic shared memory to launch with.

@@ -233,6 +233,18 @@ __device__ inline void wgmma_int8_64(int32_t* c, const uint32_t* a, uint64_t b, 
       : MR_INTEGERS_16(c, 0), MR_INTEGERS_16(c, 16)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
 }
+// The same with A in shared memory, like B.
+__device__ inline void wgmma_int8_shared_64(int32_t* c, uint64_t a, uint64_t b, bool keep) {
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" MR_NUMBERS_32
+      "}, %32, %33, keep;\n"
+      "}\n"
+      : MR_INTEGERS_16(c, 0), MR_INTEGERS_16(c, 16)
+      : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
+}
 #undef MR_INTEGERS_16
 #undef MR_INTEGERS_4
 

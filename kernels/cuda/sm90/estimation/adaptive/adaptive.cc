@@ -93,7 +93,8 @@ class AdaptiveBuilder {
       const ScanBatch batch = scan_batch(pages, arrays_[number]);
       launch_kept_pages(batch, keys_, kept_, context_.stream);
       launch_page_filter(batch, keys_, kept_, filter_maps(batch), scanned_, context_.stream);
-      launch_page_scan(batch, keys_, key_map(), scanned_, masses_, context_.stream);
+      launch_page_scan(batch, keys_, {.keys = key_map(), .rows = row_map(batch)}, scanned_, masses_,
+                       context_.stream);
       launch_choose_by_mass({.tiles = lists_.choice_tiles(pages),
                              .row_tiles = batch.tiles,
                              .sample = sample_,
@@ -254,7 +255,13 @@ class AdaptiveBuilder {
     const auto pages = moment_maps(keys_.pages);
     return {.pages = pages,
             .spans = keys_.spans.count > 0 ? moment_maps(keys_.spans) : pages,
+            .rows = row_map(batch),
             .squares = half_map(rows_.squares, batch.num_heads, batch.num_rows())};
+  }
+
+  CUtensorMap row_map(const ScanBatch& batch) const {
+    return int8_key_tensor_map(rows_.quantised, batch.num_heads, batch.num_rows(), batch.head_dim,
+                               kUnitRows);
   }
 
   MomentMaps moment_maps(const KeyMoments& moments) const {

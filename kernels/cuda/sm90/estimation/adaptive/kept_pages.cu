@@ -64,11 +64,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     for (int half = 0; half < 2; ++half) {
       const int row = task / kKept * kWarpRows + 8 * half + lane / 4;
       const int8_t* values = batch.rows.quantised + (first_row + min(row, num_rows - 1)) * kHeadDim;
+      uint32_t words[kWords];
+      load_words(values, quarter, words);
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        rows[i / 2][i % 2 * 2 + half] =
-            *reinterpret_cast<const uint32_t*>(values + row_place<kHeadDim>(quarter * kWords + i));
-      }
+      for (int i = 0; i < kWords; ++i) rows[i / 2][i % 2 * 2 + half] = words[i];
       positions[half] = static_cast<int32_t>(tile.position) +
                         batch.rows.rows[first_row + min(row, num_rows - 1)] -
                         page * static_cast<int32_t>(kPageTokens);

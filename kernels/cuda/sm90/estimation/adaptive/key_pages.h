@@ -20,7 +20,7 @@ namespace millrace::kernels::cuda {
 // The place of a page's (or span's) vectors among those of its kv head. Vectors are permuted within groups of eight, so
 // that of the 16 columns of a product that a thread gets (ScoreLayout::key), number i is page 4 i + lane % 4.
 __host__ __device__ inline int64_t centre_place(int64_t page) {
-  return page / 8 * 8 + page % 4 * 2 + page / 4 % 2;
+  return (page & ~int64_t{7}) | (page & 3) << 1 | (page >> 2 & 1);
 }
 
 struct VectorSteps {

@@ -34,21 +34,22 @@ constexpr auto kPerStep = 1.0F / kMassStepsPerOctave;
 template <int kHeadDim>
 struct alignas(1024) FilterShared {
   static constexpr int kFilters = FilterGroups<kHeadDim>::kFilters;
-  static constexpr int kStages = kHeadDim == 256 ? 3 : 6;
+  static constexpr int kStages = kHeadDim == 256 ? 2 : 4;
   // Centres are in consecutive panels, which have this many bytes of each.
   static constexpr int kCentreBytes = kHeadDim < 128 ? kHeadDim : 128;
   static constexpr uint32_t kCentrePanelBytes = kGroupPages * kCentreBytes;
   static constexpr uint32_t kStageBytes =
       kGroupPages * (kHeadDim * 3 + static_cast<uint32_t>(sizeof(VectorSteps)));
-  static constexpr uint32_t kSquareBytes = kUnitRows * kHeadDim * 2;
+  static constexpr uint32_t kUnitBytes = kUnitRows * kHeadDim;
 
   std::byte spreads[kStages][kGroupPages * kHeadDim * 2];  // panels of 64 columns, 128-byte swizzle
-  std::byte squares[kFilters][kSquareBytes];               // the same
-  std::byte centres[kStages][kGroupPages * kHeadDim];
+  std::byte squares[kFilters][kUnitBytes * 2];             // the same
+  std::byte centres[kStages][kGroupPages * kHeadDim];  // panels of kCentreBytes columns, swizzled
+  std::byte rows[kFilters][kUnitBytes];                // the same
   VectorSteps steps[kStages][kGroupPages];
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint64_t squares_full;
+  uint64_t rows_full;
 };
 
 // What a block filters, and the groups of spans or pages that it goes over.
@@ -95,13 +96,18 @@ __device__ void bring_moments(FilterShared<kHeadDim>& shared, const ScanBatch& b
                               const PageFilterMaps& maps) {
   using Shared = FilterShared<kHeadDim>;
   constexpr int kPanels = kHeadDim / kPanelColumns;
-  ptx::barrier_arrive_expecting(&shared.squares_full,
-                                static_cast<uint32_t>(block.num_units) * Shared::kSquareBytes);
+  ptx::barrier_arrive_expecting(&shared.rows_full,
+                                static_cast<uint32_t>(block.num_units) * Shared::kUnitBytes * 3);
   for (int i = 0; i < block.num_units; ++i) {
+    const int32_t row = batch.unit(block.kv, block.first_unit + i) * kUnitRows;
+    const int32_t head = batch.head(block.kv, block.first_unit + i);
     for (int panel = 0; panel < kPanels; ++panel) {
       ptx::copy_box(ptx::shared_address(shared.squares[i]) + panel * kPanelBytes, maps.squares,
-                    panel * kPanelColumns, batch.unit(block.kv, block.first_unit + i) * kUnitRows,
-                    batch.head(block.kv, block.first_unit + i), &shared.squares_full);
+                    panel * kPanelColumns, row, head, &shared.rows_full);
+    }
+    for (int panel = 0; panel < kHeadDim / Shared::kCentreBytes; ++panel) {
+      ptx::copy_box(ptx::shared_address(shared.rows[i]) + panel * Shared::kCentrePanelBytes,
+                    maps.rows, panel * Shared::kCentreBytes, row, head, &shared.rows_full);
     }
   }
   RingCursor<Shared::kStages> at;
@@ -165,7 +171,7 @@ class Filter {
     unit_ = batch_.unit(block_.kv, block_.first_unit + warpgroup_);
     head_ = batch_.head(block_.kv, block_.first_unit + warpgroup_);
     load_rows();
-    ptx::barrier_wait(&shared_.squares_full, 0);
+    ptx::barrier_wait(&shared_.rows_full, 0);
     LogSum far[2][kFilterEstimates];
     for (int32_t g = 0; g < block_.num_span_groups(); ++g) {
       add_group(
@@ -221,10 +227,6 @@ class Filter {
       const int32_t row = unit_ * kUnitRows + layout.row(half);
       const bool is_row = row < batch_.num_rows();
       number_[half] = head_ * batch_.num_rows() + row;
-      const auto* words = reinterpret_cast<const uint32_t*>(
-          batch_.rows.quantised + number_[half] * kHeadDim + quarter() * (kHeadDim / 4));
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 16; ++i) rows_[2 * i + half] = is_row ? words[i] : 0;
       pages_[half] = 0;
       scale_[half] = 0;
       if (!is_row || batch_.rows.rows[number_[half]] < 0) continue;
@@ -239,21 +241,23 @@ class Filter {
   __device__ __forceinline__ void multiply(int32_t (&centres)[kScoresPerThread],
                                            float (&spreads)[kScoresPerThread]) {
     ptx::barrier_wait(&shared_.full[at_.stage], at_.parity);
-    const uint32_t b = ptx::uniform(ptx::shared_address(shared_.centres[at_.stage]));
-    const uint64_t centre_matrix =
-        kHeadDim == 64 ? ptx::narrow_matrix_descriptor(b) : ptx::matrix_descriptor(b, 16);
+    const auto int8_matrix = [](const std::byte* matrix) {
+      const uint32_t at = ptx::uniform(ptx::shared_address(matrix));
+      return kHeadDim == 64 ? ptx::narrow_matrix_descriptor(at) : ptx::matrix_descriptor(at, 16);
+    };
+    const uint64_t row_matrix = int8_matrix(shared_.rows[warpgroup_]);
+    const uint64_t centre_matrix = int8_matrix(shared_.centres[at_.stage]);
     const uint64_t square_matrix =
         ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.squares[warpgroup_])), 16);
     const uint64_t spread_matrix =
         ptx::matrix_descriptor(ptx::uniform(ptx::shared_address(shared_.spreads[at_.stage])), 16);
     ptx::fence_operand(centres);
     ptx::fence_operand(spreads);
-    ptx::fence_operand(rows_);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kHeadDim / 32; ++k) {
       const uint64_t offset = (k / 4 * Shared::kCentrePanelBytes + k % 4 * 32) / 16;
-      ptx::wgmma_int8_64(centres, rows_ + 4 * k, centre_matrix + offset, k > 0);
+      ptx::wgmma_int8_shared_64(centres, row_matrix + offset, centre_matrix + offset, k > 0);
     }
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -316,6 +320,8 @@ class Filter {
         for (int i = 0; i < kPages; ++i) {
           group.largest = ptx::larger_or_nan(group.largest, estimate(i));
         }
+        // Estimates are computed again rather than kept: there are no registers for them.
+        ptx::fence_operand(means);
         if (group.largest == -INFINITY) continue;
 #pragma unroll
         for (int i = 0; i < kPages; ++i) {
@@ -362,16 +368,18 @@ class Filter {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = element(i, half);
-        const float mean = step.centre * static_cast<float>(centres[e]);
-        const float variance = square * spreads[e];
-        bool is_below = true;
+        const auto centre = static_cast<float>(centres[e]);
+        float surplus = -INFINITY;
 #pragma unroll
         for (int n = 0; n < kFilterEstimates; ++n) {
-          // Below if shortfall > sqrt(variance), compared by squares with signs.
-          const float shortfall = fmaf(-1.0F / filter_deviations(n), mean, thresholds[half][n]);
-          is_below = is_below && shortfall * fabsf(shortfall) > variance;
+          const float of_estimate =
+              fmaf(centre, step.centre / filter_deviations(n), -thresholds[half][n]);
+          surplus = n == 0 ? of_estimate : ptx::larger_or_nan(surplus, of_estimate);
         }
-        if (!is_below) scanned_pages[half][i / 8] |= 1U << i % 8 * 4;
+        // Below if surplus < -sqrt(variance), compared by squares with signs.
+        if (!(surplus * fabsf(surplus) < -square * spreads[e])) {
+          scanned_pages[half][i / 8] |= 1U << i % 8 * 4;
+        }
       }
     }
     leave();
@@ -438,7 +446,6 @@ class Filter {
   RingCursor<Shared::kStages> at_;
   int32_t unit_ = 0;
   int32_t head_ = 0;
-  uint32_t rows_[kHeadDim / 8];
   int64_t number_[2];  // of the thread's rows, in [num_heads, num_rows]
   int32_t pages_[2];   // that they may see; 0 for an absent row
   float scale_[2];
@@ -461,7 +468,7 @@ __global__ void __launch_bounds__(FilterGroups<kHeadDim>::kThreads, 1)
       ptx::barrier_init(&shared.full[i], 1);
       ptx::barrier_init(&shared.empty[i], kFilters * kGroupThreads / kWarpThreads);
     }
-    ptx::barrier_init(&shared.squares_full, 1);
+    ptx::barrier_init(&shared.rows_full, 1);
     ptx::fence_barrier_init();
   }
   __syncthreads();

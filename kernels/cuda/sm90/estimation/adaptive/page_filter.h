@@ -20,7 +20,8 @@ struct MomentMaps {
 struct PageFilterMaps {
   MomentMaps pages;
   MomentMaps spans;     // not read if there are none
-  CUtensorMap squares;  // SampledRows::squares in boxes of kUnitRows, a plane per head
+  CUtensorMap rows;     // SampledRows::quantised in boxes of kUnitRows, a plane per head
+  CUtensorMap squares;  // SampledRows::squares likewise
 };
 
 // Writes `scanned` for all rows and units, and the groups of pages that one of a unit's rows sees.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block keeps a thousand rows of the heads that read a kv head in shared memory and goes over the pages that any
-// of them wants. A warpgroup takes a page: it lists the rows that want it, gathers 64 of them at a time from shared
-// memory as the A operand, multiplies them with the page's keys and keeps the largest product of each row. So only
-// wanted pairs are multiplied, rounded up to 64 rows a page, and keys are read once for a thousand rows.
+// A block keeps some 900 rows of the heads that read a kv head in shared memory and goes over the pages that any of
+// them wants. A warpgroup takes a page: it lists the rows that want it, gathers 64 of them at a time from shared memory
+// as the A operand, multiplies them with the page's keys and keeps the largest product of each row. So only wanted pairs
+// are multiplied, rounded up to 64 rows a page, and keys are read once for all rows.
 //
 // The result of a row depends only on the row and the keys: not on the other rows, nor on how pages
 // are divided among blocks.
@@ -15,6 +15,7 @@
 #include "kernels/cuda/sm90/estimation/aligned_shared.cuh"
 #include "kernels/cuda/sm90/estimation/head_dim.h"
 #include "kernels/cuda/sm90/estimation/tile_products.cuh"
+#include "kernels/cuda/sm90/ptx/load_matrix.cuh"
 #include "kernels/cuda/sm90/ptx/named_barrier.cuh"
 #include "kernels/cuda/sm90/ptx/ring_cursor.cuh"
 
@@ -28,7 +29,7 @@ template <int kHeadDim>
 struct ScanGroups {
   static constexpr int kScanners = kHeadDim == 256 ? 4 : 5;
   static constexpr int kThreads = (kScanners + 1) * kGroupThreads;
-  static constexpr int kProducerRegisters = kScanners == 4 ? 32 : 24;
+  static constexpr int kProducerRegisters = kScanners == 4 ? 32 : 40;
   static constexpr int kScannerRegisters = kScanners == 4 ? 112 : 88;
 };
 
@@ -39,7 +40,7 @@ constexpr int kMinRangePages = 64;
 template <int kHeadDim>
 struct alignas(1024) ScanShared {
   // As many rows as leave room for pages.
-  static constexpr int kUnits = kHeadDim == 256 ? 8 : 16;
+  static constexpr int kUnits = kHeadDim == 256 ? 8 : 14;
   static constexpr int kRows = kUnits * kUnitRows;
   static constexpr int kScanners = ScanGroups<kHeadDim>::kScanners;
   // A multiple of kScanners: a stage is always read by the same warpgroup. Otherwise one that is ahead would take the
@@ -49,16 +50,16 @@ struct alignas(1024) ScanShared {
   static constexpr int kKeyBytes = kHeadDim < 128 ? kHeadDim : 128;  // of a key, in a panel
   static constexpr uint32_t kKeyPanelBytes = kPageKeys * kKeyBytes;
   static constexpr uint32_t kStageBytes = kPageKeys * kHeadDim;
+  static constexpr uint32_t kRowPanelBytes = kRows * kKeyBytes;
 
   std::byte stages[kStages][kStageBytes];
-  alignas(16) int8_t rows[kRows][kHeadDim];
+  std::byte rows[kRows * kHeadDim];  // panels of kKeyBytes columns, swizzled
   float row_scales[kRows];
   int64_t unit_masses[kUnits];        // where the masses of a unit's first row begin
   const uint64_t* unit_rows[kUnits];  // ScannedPages::of_units of a unit
   int32_t unit_ends[kUnits];          // of the pages that the filter has judged for its rows
-  uint16_t wanted[kScanners][kRows];
-  int32_t warp_counts[kScanners][4];
-  uint16_t pages[kMaxRangePages];  // of the range, that a row wants
+  uint16_t pages[kMaxRangePages];     // of the range, that a row wants
+  uint16_t wanting_rows[kScanners][2][kRows];  // of a scanner's page, and of its last or next one
   int32_t num_pages;
   uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -122,7 +123,8 @@ __device__ void list_pages(ScanShared<kHeadDim>& shared,
     const int32_t page = first + lane;
     uint64_t rows = 0;
     for (int i = 0; i < block.num_units; ++i) {
-      if (page < min(shared.unit_ends[i], block.end_page)) rows |= shared.unit_rows[i][page];
+      if (page < min(shared.unit_ends[i], block.end_page))
+        rows |= __ldg(shared.unit_rows[i] + page);
     }
     const uint32_t wanted = __ballot_sync(~0U, rows != 0);
     int32_t at = 0;
@@ -139,31 +141,30 @@ __device__ void list_pages(ScanShared<kHeadDim>& shared,
 template <int kHeadDim>
 __device__ void bring_pages(ScanShared<kHeadDim>& shared, const ScanBatch& batch,
                             const ScanBlock<ScanShared<kHeadDim>::kUnits>& block,
-                            const CUtensorMap& key_map) {
+                            const PageScanMaps& maps) {
   using Shared = ScanShared<kHeadDim>;
-  const auto rows_in = [&](int number) {
-    const int64_t first = int64_t{batch.unit(block.kv, block.first_unit + number)} * kUnitRows;
-    return static_cast<uint32_t>(min(batch.num_rows() - first, int64_t{kUnitRows}));
-  };
-  uint32_t bytes = 0;
-  for (int i = 0; i < block.num_units; ++i) bytes += rows_in(i) * kHeadDim;
-  ptx::barrier_arrive_expecting(&shared.rows_full, bytes);
+  constexpr int kPanels = kHeadDim / Shared::kKeyBytes;
+  constexpr int kUnitBytes = kUnitRows * Shared::kKeyBytes;
+  ptx::barrier_arrive_expecting(&shared.rows_full,
+                                static_cast<uint32_t>(block.num_units) * kUnitRows * kHeadDim);
   for (int i = 0; i < block.num_units; ++i) {
-    const int64_t head = batch.head(block.kv, block.first_unit + i);
-    const int64_t first = int64_t{batch.unit(block.kv, block.first_unit + i)} * kUnitRows;
-    ptx::copy_bytes(ptx::shared_address(shared.rows[i * kUnitRows]),
-                    batch.rows.quantised + (head * batch.num_rows() + first) * kHeadDim,
-                    rows_in(i) * kHeadDim, &shared.rows_full);
+    for (int panel = 0; panel < kPanels; ++panel) {
+      ptx::copy_box(
+          ptx::shared_address(shared.rows) + panel * Shared::kRowPanelBytes + i * kUnitBytes,
+          maps.rows, panel * Shared::kKeyBytes,
+          batch.unit(block.kv, block.first_unit + i) * kUnitRows,
+          batch.head(block.kv, block.first_unit + i), &shared.rows_full);
+    }
   }
   RingCursor<Shared::kStages> at;
   for (int32_t number = 0; number < shared.num_pages; ++number, at.advance()) {
     ptx::barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
-    ptx::barrier_arrive_expecting(&shared.full[at.stage], Shared::kStageBytes);
+    uint64_t* full = &shared.full[at.stage];
+    ptx::barrier_arrive_expecting(full, Shared::kStageBytes);
     const int32_t page = block.first_page + shared.pages[number];
-    for (int panel = 0; panel < kHeadDim / Shared::kKeyBytes; ++panel) {
+    for (int panel = 0; panel < kPanels; ++panel) {
       ptx::copy_box(ptx::shared_address(shared.stages[at.stage]) + panel * Shared::kKeyPanelBytes,
-                    key_map, panel * Shared::kKeyBytes, page * kPageKeys, block.kv.plane,
-                    &shared.full[at.stage]);
+                    maps.keys, panel * Shared::kKeyBytes, page * kPageKeys, block.kv.plane, full);
     }
   }
 }
@@ -172,145 +173,159 @@ __device__ void bring_pages(ScanShared<kHeadDim>& shared, const ScanBatch& batch
 template <int kHeadDim>
 class Scanner {
   using Shared = ScanShared<kHeadDim>;
-  using Block = ScanBlock<Shared::kUnits>;
   static constexpr int kScanners = Shared::kScanners;
-  static constexpr int kWords = kHeadDim / 16;  // of a row or centre, that a thread has
+  static constexpr int kSlices = kHeadDim / 32;  // of a row, that a product takes at once
 
  public:
-  __device__ Scanner(Shared& shared, const ScanBatch& batch, const Block& block, int warpgroup)
-      : shared_(shared), batch_(batch), block_(block), warpgroup_(warpgroup) {}
+  __device__ Scanner(Shared& shared, const ScanBatch& batch, const ScanBlock<Shared::kUnits>& block,
+                     const KeyMoments& moments, int warpgroup)
+      : shared_(shared), page_stride_(batch.page_stride), warpgroup_(warpgroup) {
+    const int64_t first_place = block.kv.plane * moments.num_places();
+    const int unit = lane() / 2;
+    first_page_ = block.first_page;
+    steps_ = moments.steps + first_place;
+    centres_ =
+        reinterpret_cast<const int32_t*>(moments.centres + first_place * kHeadDim) + quarter();
+    if (unit >= block.num_units) return;
+    filtered_end_ = shared.unit_ends[unit];
+    filtered_ = reinterpret_cast<const uint32_t*>(shared.unit_rows[unit]) + lane() % 2;
+  }
 
-  __device__ void run(const KeyPages& keys, MassSteps* masses) {
+  __device__ void run(MassSteps* masses) {
     ptx::barrier_wait(&shared_.rows_full, 0);
     const int32_t num_pages = ptx::uniform(shared_.num_pages);
-    Page next = load_page(keys, warpgroup_, num_pages);
-    for (int32_t number = warpgroup_; number < num_pages; number += kScanners) {
+    Page next = load_page(warpgroup_, num_pages);
+    int list = 0;
+    for (int32_t place = warpgroup_; place < num_pages; place += kScanners, list ^= 1) {
       const Page page = next;
-      next = load_page(keys, number + kScanners, num_pages);
-      const int32_t num_rows = list_rows(page.wanting_rows);
-      const int stage = number % Shared::kStages;
-      ptx::barrier_wait(&shared_.full[stage], static_cast<uint32_t>(number / Shared::kStages) & 1U);
+      next = load_page(place + kScanners, num_pages);
+      uint16_t* rows = shared_.wanting_rows[warpgroup_][list];
+      const int32_t num_rows = list_rows(page.wanting_rows, rows);
+      const int stage = place % Shared::kStages;
+      ptx::barrier_wait(&shared_.full[stage], static_cast<uint32_t>(place / Shared::kStages) & 1U);
       for (int32_t first = 0; first < num_rows; first += kUnitRows) {
-        scan_rows(stage, first, num_rows, page, masses + page.number);
+        scan_rows(stage, page, rows, first, num_rows, masses + page.number);
       }
       if (lane() == 0) ptx::barrier_arrive(&shared_.empty[stage]);
     }
   }
 
  private:
-  __device__ static int thread() { return static_cast<int>(threadIdx.x) % kGroupThreads; }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarpThreads; }
   __device__ static int quarter() { return static_cast<int>(threadIdx.x) % 4; }
+  __device__ static int warp() {
+    return static_cast<int>(threadIdx.x) % kGroupThreads / kWarpThreads;
+  }
+  // The first row of the warp among the warpgroup's 64.
+  __device__ static int warp_row() { return 16 * warp(); }
 
   // What a thread needs of a page besides its keys.
   struct Page {
     int32_t number = 0;
-    uint32_t wanting_rows = 0;  // of the thread's eight rows
+    uint32_t wanting_rows = 0;  // of the lane's 32
     VectorSteps steps;
-    int centre[kWords];
+    int32_t centre[2 * kSlices];
   };
 
   // Loads the page at a place of the block's list, or nothing behind its end: a page ahead, so that nothing waits for
   // memory.
-  __device__ Page load_page(const KeyPages& keys, int32_t place, int32_t num_pages) const {
+  __device__ Page load_page(int32_t place, int32_t num_pages) const {
     Page page;
     if (place >= num_pages) return page;
-    page.number = block_.first_page + shared_.pages[place];
-    const int unit = thread() / 8;
-    if (unit < block_.num_units && page.number < shared_.unit_ends[unit]) {
-      page.wanting_rows =
-          reinterpret_cast<const uint8_t*>(shared_.unit_rows[unit] + page.number)[thread() % 8];
-    }
-    const int64_t first_place = block_.kv.plane * keys.pages.num_places();
-    page.steps = keys.pages.steps[first_place + page.number];
-    const int8_t* centre =
-        keys.pages.centres + (first_place + centre_place(page.number)) * kHeadDim;
+    page.number = first_page_ + shared_.pages[place];
+    if (page.number < filtered_end_) page.wanting_rows = __ldg(filtered_ + 2 * page.number);
+    page.steps = steps_[page.number];
+    const int32_t* centre = centres_ + centre_place(page.number) * (kHeadDim / 4);
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      page.centre[i] = *reinterpret_cast<const int*>(centre + 16 * i + 4 * quarter());
-    }
+    for (int i = 0; i < 2 * kSlices; ++i) page.centre[i] = __ldg(centre + 4 * i);
     return page;
   }
 
-  // Lists the rows that want a page, in order, and returns how many there are. A thread has eight rows.
-  __device__ int32_t list_rows(uint32_t rows) {
-    int32_t before = __popc(rows);
+  // Lists the rows that want a page, in order, and returns how many there are. Each warp has all rows, a word of bits a
+  // lane, and writes a quarter of them, a byte a lane.
+  __device__ int32_t list_rows(uint32_t word, uint16_t* rows) const {
+    constexpr int kWarpBytes = 2 * Shared::kUnits;
+    static_assert(kWarpBytes <= kWarpThreads);  // which is also how many words there are
+    int32_t end = __popc(word);
 #pragma unroll
     for (int distance = 1; distance < kWarpThreads; distance *= 2) {
-      const int32_t other = __shfl_up_sync(~0U, before, distance);
-      if (lane() >= distance) before += other;
+      const int32_t before = __shfl_up_sync(~0U, end, distance);
+      if (lane() >= distance) end += before;
     }
-    const int warp = thread() / kWarpThreads;
-    if (lane() == kWarpThreads - 1) shared_.warp_counts[warpgroup_][warp] = before;
-    ptx::synchronise_warpgroup(warpgroup_);
-    int32_t total = 0;
-    int32_t at = before - __popc(rows);
+    const int32_t num_rows = __shfl_sync(~0U, end, kWarpThreads - 1);
+    const int byte = warp() * kWarpBytes + lane();
+    const int shift = byte % 4 * 8;
+    const int32_t begin = __shfl_sync(~0U, end - __popc(word), byte / 4);
+    word = __shfl_sync(~0U, word, byte / 4);
+    uint16_t* out = rows + begin + __popc(word & ((1U << shift) - 1));
+    const uint32_t bits = lane() < kWarpBytes ? word >> shift : 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i == warp) at += total;
-      total += shared_.warp_counts[warpgroup_][i];
-    }
-    for (; rows != 0; rows &= rows - 1) {
-      shared_.wanted[warpgroup_][at++] =
-          static_cast<uint16_t>(8 * thread() + __ffs(static_cast<int>(rows)) - 1);
+    for (int i = 0; i < 8; ++i) {
+      if ((bits & 1U << i) != 0) *out++ = static_cast<uint16_t>(8 * byte + i);
     }
     ptx::synchronise_warpgroup(warpgroup_);
-    return ptx::uniform(total);
+    return ptx::uniform(num_rows);
   }
 
-  // Scans the page for 64 of the listed rows, or as many as there are.
-  __device__ void scan_rows(int stage, int32_t first, int32_t num_rows, const Page& page,
-                            MassSteps* masses) {
-    const ScoreLayout layout;
-    uint32_t rows[kHeadDim / 8];
-    int32_t row_numbers[2];
+  // Loads the warp's 16 of 64 listed rows. The rows that a last product lacks repeat the last one.
+  __device__ void gather_rows(const uint16_t* listed, int32_t first, int32_t num_rows,
+                              uint32_t (&rows)[kHeadDim / 8]) const {
+    const uint32_t row = listed[min(first + warp_row() + lane() % 16, num_rows - 1)];
+    // The lane's row of a matrix of 16 bytes a row: the first or second half of a slice.
+    const uint32_t half = static_cast<uint32_t>(lane()) / 16;
+    const uint32_t swizzle = Shared::kKeyBytes == 64 ? row / 2 % 4 : row % 8;
+    const uint32_t at =
+        ptx::shared_address(shared_.rows) + row * Shared::kKeyBytes + ((half ^ swizzle) << 4);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // The rows that a last product lacks repeat the last one.
-      const int32_t number = min(first + layout.row(half), num_rows - 1);
-      row_numbers[half] = shared_.wanted[warpgroup_][number];
-      const auto* words = reinterpret_cast<const uint4*>(shared_.rows[row_numbers[half]] +
-                                                         quarter() * (kHeadDim / 4));
-#pragma unroll
-      for (int i = 0; i < kWords / 4; ++i) {
-        const uint4 four = words[i];
-        rows[8 * i + half] = four.x;
-        rows[8 * i + 2 + half] = four.y;
-        rows[8 * i + 4 + half] = four.z;
-        rows[8 * i + 6 + half] = four.w;
-      }
+    for (int k = 0; k < kSlices; ++k) {
+      constexpr int kPanelSlices = Shared::kKeyBytes / 32;
+      ptx::load_matrices(
+          rows + 4 * k, (at ^ (k % kPanelSlices << 5)) + k / kPanelSlices * Shared::kRowPanelBytes);
     }
+  }
+
+  // Of two values, one for each of the thread's rows, combines over the four threads of a row that of row
+  // quarter() % 2.
+  template <typename Combine>
+  __device__ static int32_t of_row(int32_t first, int32_t second, const Combine& combine) {
+    const bool is_odd = quarter() % 2 != 0;
+    const int32_t other = __shfl_xor_sync(~0U, is_odd ? first : second, 1);
+    const int32_t both = combine(is_odd ? second : first, other);
+    return combine(both, __shfl_xor_sync(~0U, both, 2));
+  }
+
+  // Scans the stage's page for 64 of the listed rows, or as many as there are.
+  __device__ void scan_rows(int stage, const Page& page, const uint16_t* listed, int32_t first,
+                            int32_t num_rows, MassSteps* masses) {
+    uint32_t rows[kHeadDim / 8];
+    gather_rows(listed, first, num_rows, rows);
     int32_t products[kScoresPerThread];
     multiply(rows, stage, products);
     int32_t largest[2];
     int32_t centre[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int32_t best = INT_MIN;
+      largest[half] = INT_MIN;
 #pragma unroll
       for (int j = 0; j < kPageKeys / 8; ++j) {
-        best = max(max(best, products[4 * j + 2 * half]), products[4 * j + 2 * half + 1]);
+        largest[half] =
+            max(max(largest[half], products[4 * j + 2 * half]), products[4 * j + 2 * half + 1]);
       }
-      int32_t sum = 0;
+      centre[half] = 0;
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        sum = __dp4a(static_cast<int>(rows[2 * i + half]), page.centre[i], sum);
+      for (int i = 0; i < 2 * kSlices; ++i) {
+        centre[half] = __dp4a(static_cast<int>(rows[2 * i + half]), page.centre[i], centre[half]);
       }
-#pragma unroll
-      for (int distance = 1; distance <= 2; distance *= 2) {
-        best = max(best, __shfl_xor_sync(~0U, best, distance));
-        sum += __shfl_xor_sync(~0U, sum, distance);
-      }
-      largest[half] = best;
-      centre[half] = sum;
     }
-    // Of the four threads of a row, the first writes for one half of the rows, the second for the other.
-    const int half = quarter() % 2;
-    if (quarter() >= 2 || first + layout.row(half) >= num_rows) return;
-    const int32_t row = half == 0 ? row_numbers[0] : row_numbers[1];
-    masses[shared_.unit_masses[row / kUnitRows] + row % kUnitRows * batch_.page_stride] =
-        mass_steps(shared_.row_scales[row], page.steps.centre, half == 0 ? centre[0] : centre[1],
-                   page.steps.keys, half == 0 ? largest[0] : largest[1]);
+    const int32_t row_largest =
+        of_row(largest[0], largest[1], [](int32_t a, int32_t b) { return max(a, b); });
+    const int32_t row_centre =
+        of_row(centre[0], centre[1], [](int32_t a, int32_t b) { return a + b; });
+    const int32_t number = first + warp_row() + lane() / 4 + quarter() % 2 * 8;
+    if (quarter() >= 2 || number >= num_rows) return;
+    const int32_t row = listed[number];
+    masses[shared_.unit_masses[row / kUnitRows] + row % kUnitRows * page_stride_] = mass_steps(
+        shared_.row_scales[row], page.steps.centre, row_centre, page.steps.keys, row_largest);
   }
 
   __device__ void multiply(uint32_t (&rows)[kHeadDim / 8], int stage,
@@ -332,15 +347,20 @@ class Scanner {
   }
 
   Shared& shared_;
-  const ScanBatch& batch_;
-  const Block& block_;
+  int64_t page_stride_;
   int warpgroup_;
+  int32_t first_page_;
+  const VectorSteps* steps_;  // of the kv head
+  const int32_t* centres_;    // the same, from the thread's first word on
+  int32_t filtered_end_ = 0;  // of the pages that have bits for the lane's rows
+  const uint32_t* filtered_ =
+      nullptr;  // the bits of the lane's 32 rows: a word for each page and half a unit
 };
 
 template <int kHeadDim>
 __global__ void __launch_bounds__(ScanGroups<kHeadDim>::kThreads, 1)
     page_scan_kernel(const __grid_constant__ ScanBatch batch, const __grid_constant__ KeyPages keys,
-                     const __grid_constant__ CUtensorMap key_map,
+                     const __grid_constant__ PageScanMaps maps,
                      const __grid_constant__ ScannedPages scanned, MassSteps* masses,
                      int32_t range_pages) {
   using Shared = ScanShared<kHeadDim>;
@@ -365,17 +385,16 @@ __global__ void __launch_bounds__(ScanGroups<kHeadDim>::kThreads, 1)
   const int warpgroup = ptx::uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (warpgroup == Groups::kScanners) {
     ptx::warpgroup_reg_dealloc<Groups::kProducerRegisters>();
-    if (threadIdx.x == Groups::kScanners * kGroupThreads)
-      bring_pages(shared, batch, block, key_map);
+    if (threadIdx.x == Groups::kScanners * kGroupThreads) bring_pages(shared, batch, block, maps);
   } else {
     ptx::warpgroup_reg_alloc<Groups::kScannerRegisters>();
-    Scanner<kHeadDim>(shared, batch, block, warpgroup).run(keys, masses);
+    Scanner<kHeadDim>(shared, batch, block, keys.pages, warpgroup).run(masses);
   }
 }
 
 }  // namespace
 
-void launch_page_scan(const ScanBatch& batch, const KeyPages& keys, const CUtensorMap& key_map,
+void launch_page_scan(const ScanBatch& batch, const KeyPages& keys, const PageScanMaps& maps,
                       const ScannedPages& scanned, MassSteps* masses, cudaStream_t stream) {
   const int64_t units = batch.num_units() * batch.max_heads;
   for_head_dim(batch.head_dim, [&](auto head_dim) {
@@ -394,7 +413,7 @@ void launch_page_scan(const ScanBatch& batch, const KeyPages& keys, const CUtens
     MR_CUDA_CHECK(cudaFuncSetAttribute(page_scan_kernel<head_dim()>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     page_scan_kernel<head_dim()><<<grid, ScanGroups<head_dim()>::kThreads, kBytes, stream>>>(
-        batch, keys, key_map, scanned, masses, static_cast<int32_t>(range));
+        batch, keys, maps, scanned, masses, static_cast<int32_t>(range));
   });
   MR_CUDA_CHECK_LAUNCH();
 }

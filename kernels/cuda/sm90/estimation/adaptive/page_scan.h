@@ -13,9 +13,13 @@
 
 namespace millrace::kernels::cuda {
 
-// Writes masses[num_heads, num_rows, page_stride] where `scanned` says. `key_map`: KeyPages::keys in boxes of a page,
-// a plane per kv head.
-void launch_page_scan(const ScanBatch& batch, const KeyPages& keys, const CUtensorMap& key_map,
+struct PageScanMaps {
+  CUtensorMap keys;  // KeyPages::keys in boxes of a page, a plane per kv head
+  CUtensorMap rows;  // SampledRows::quantised in boxes of kUnitRows, a plane per head
+};
+
+// Writes masses[num_heads, num_rows, page_stride] where `scanned` says.
+void launch_page_scan(const ScanBatch& batch, const KeyPages& keys, const PageScanMaps& maps,
                       const ScannedPages& scanned, MassSteps* masses, cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda
