@@ -6,7 +6,8 @@ Reads all Markdown files but CHANGELOG.md and bench/results, which are about the
 written as code, a commit anywhere. Options and names of other people's programs are listed here. Whether a program has
 the options that a command gives it is for tests/deploy/manifests_test.py, which needs the programs. Commits are looked up
 where the whole history is at hand.
-Lines of all Markdown files but outputs in bench/results have at most MAX_COLUMNS columns.
+Lines of all Markdown files but outputs in bench/results have at most MAX_COLUMNS columns, and rows of tables as many
+cells as the head.
 Prints each offence as file:line: name: reason; exit status 1 if any.
 """
 
@@ -291,6 +292,26 @@ def line_offences():
                 yield f"{name}:{number}: {len(line)} columns, at most {MAX_COLUMNS}"
 
 
+def table_offences():
+    """Yields rows of tables that have more or fewer cells than the head: what is left out or over is not shown."""
+    for name in files():
+        if not name.endswith(".md") or name.startswith("bench/results/"):
+            continue
+        cells, fence = None, None
+        for number, line in enumerate(read(name).split("\n"), 1):
+            mark = FENCE.match(line)
+            if mark and (fence is None or mark.group(1).startswith(fence)):
+                fence = None if fence else mark.group(1)
+            if fence or not line.startswith("|"):
+                cells = None
+                continue
+            # A bar in code divides cells too, unless it is escaped.
+            found = len(re.split(r"(?<!\\)\|", line.rstrip())) - 2
+            cells = cells or found
+            if found != cells:
+                yield f"{name}:{number}: {found} cells, the head has {cells}"
+
+
 def documents():
     return [name for name in files()
             if name.endswith(".md") and name != "CHANGELOG.md" and not name.startswith("bench/results/")]
@@ -301,7 +322,7 @@ def main():
              for line, code in codes(read(document)) for name, reason in offences(code, document)]
     found += [f"docs/api.md:{line}: {name}: no such JSON field" for line, name in listed_fields(read("docs/api.md"))
               if name not in fields()]
-    found += [*commit_offences(), *line_offences()]
+    found += [*commit_offences(), *line_offences(), *table_offences()]
     print("\n".join(found) or f"{len(documents())} documents name what exists")
     return 1 if found else 0
 
