@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that what documents name exists: paths of the tree, options, metrics, environment variables, JSON fields, types and commits.
+"""Checks that what documents name exists: paths of the tree, options, metrics, variables, JSON fields, types, commits.
 
 Reads all Markdown files but CHANGELOG.md and bench/results, which are about their own time. A name counts where it is
 written as code, a commit anywhere. Options and names of other people's programs are listed here. Whether a program has
-the options that a command gives it is for tests/deploy/manifests_test.py, which needs the programs. Commits are looked up
-where the whole history is at hand.
+the options that a command gives it is for tests/deploy/manifests_test.py, which needs the programs. Commits are looked
+up where the whole history is at hand.
 Lines of all Markdown files but outputs in bench/results have at most MAX_COLUMNS columns, and rows of tables as many
 cells as the head.
 Prints each offence as file:line: name: reason; exit status 1 if any.
@@ -165,7 +165,7 @@ def words():
 
 @functools.cache
 def fields():
-    """Returns the names that JSON may have: those of openapi.yaml, the words that programs have in quotes, and foreign ones."""
+    """Returns the names that JSON may have: those of openapi.yaml, words that programs have in quotes, foreign ones."""
     found = set(SCHEMA_KEY.findall(read("docs/openapi.yaml"))) | set(" ".join(FOREIGN_NAMES.values()).split())
     for name, text in sources().items():
         if name == "tools/check_docs.py" or name.startswith("tests/") and not name.startswith("tests/models/"):
@@ -266,7 +266,8 @@ def listed_fields(text):
 
 def commit_offences():
     """Yields offences of commits that the history does not have; nothing where it is not whole."""
-    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, check=False, capture_output=True, text=True)
+    command = ["git", "rev-parse", "--is-shallow-repository"]
+    shallow = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if shallow.stdout.strip() != "false":
         return
     places = {}
@@ -276,7 +277,8 @@ def commit_offences():
                 if name not in NO_COMMITS:
                     places.setdefault(name, []).append(f"{document}:{number}")
     asked = "\n".join(f"{name}^{{commit}}" for name in places)
-    answers = subprocess.run(["git", "cat-file", "--batch-check"], cwd=ROOT, check=True, capture_output=True, text=True, input=asked)
+    command = ["git", "cat-file", "--batch-check"]
+    answers = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, input=asked)
     for name, answer in zip(places, answers.stdout.splitlines()):
         if " commit " not in answer:
             yield from (f"{place}: {name}: no such commit" for place in places[name])

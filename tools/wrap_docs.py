@@ -50,7 +50,7 @@ def wrapped_block(block):
         return block
     marker = ITEM.match(block[0])
     first = marker.group() if marker else re.match(r" *", block[0]).group()
-    body = " ".join([block[0][len(first):], *(line.strip() for line in block[1:])])
+    body = " ".join([block[0][len(first) :], *(line.strip() for line in block[1:])])
     return filled(body, first, " " * len(first))
 
 
@@ -60,7 +60,7 @@ def item(head, cells):
     if len(rest) == 2 and head[1] in ("default", "type") and rest[0]:
         first += f" (default: {rest[0]})" if head[1] == "default" else f" ({rest[0]})"
         rest = rest[1:]
-    named = [f"*{name}*: {cell}" if name else cell for name, cell in zip(head[-len(rest):], rest) if cell]
+    named = [f"*{name}*: {cell}" if name else cell for name, cell in zip(head[-len(rest) :], rest) if cell]
     if len(rest) == 1:
         return filled(f"{first}: {rest[0]}" if rest[0] else first, "- ", "  ")
     if len(". ".join([first, *named])) < 2 * MAX_COLUMNS:

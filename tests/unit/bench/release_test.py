@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/release: `run` on a program that stands for millrace-bench, `render` on results made here, and what the tree has of both."""
+"""bench/release: `run` on a program that stands for millrace-bench, `render` on results made here and on the tree's."""
 
 import json
 import math
@@ -30,7 +30,8 @@ def load(name):
     return module
 
 
-# Answers like millrace-bench prefill: every prompt takes a second for each thousand tokens. Fails at 32,768 tokens, and writes down its calls.
+# Answers like millrace-bench prefill: every prompt takes a second for each thousand tokens. Fails at 32,768 tokens, and
+# writes down its calls.
 BENCH = """#!/usr/bin/env python3
 import json, os, sys
 arguments = sys.argv[2:]
@@ -42,23 +43,50 @@ with open(os.path.join(os.path.dirname(sys.argv[0]), "calls"), "a") as file:
 if "32768" in values("--tokens"):
     print("out of memory")
     sys.exit(2)
-rows = [{"tokens": int(tokens), "plan": plan, "total_s": int(tokens) / 1000, "totals_s": [int(tokens) / 1000], "density": 0.123456789, "recall": 1.0,
-         "first_token": 7, "repeatable": True, "floor_s": 0.5, "times_floor": 2.0, "phases_s": {"mlp": 0.75, "attention": 0.25},
-         "predicted": {"total_s": 0.9}} for tokens in values("--tokens") for plan in values("--head-plan")]
+rows = [{"tokens": int(tokens), "plan": plan, "total_s": int(tokens) / 1000, "totals_s": [int(tokens) / 1000],
+         "density": 0.123456789, "recall": 1.0, "first_token": 7, "repeatable": True, "floor_s": 0.5,
+         "times_floor": 2.0, "phases_s": {"mlp": 0.75, "attention": 0.25}, "predicted": {"total_s": 0.9}}
+        for tokens in values("--tokens") for plan in values("--head-plan")]
 with open(values("--json")[0], "w") as file:
     json.dump({"device": "cpu", "commit": values("--commit")[0], "roof_tflops": 1.5, "rows": rows}, file)
 """
 
 
 def row(tokens, plan, seconds, cp=1, quantization="none"):
-    return {"bench": "prefill", "model": cases.MODEL, "tp": 1, "cp": cp, "quantization": quantization, "tokens": tokens, "plan": plan,
-            "seconds": seconds, "seconds_of_runs": [seconds], "warm_ups": 1, "density": 0.5, "recall": 1.0, "first_token": 1, "repeatable": True,
-            "floor_s": seconds / 2, "times_floor": 2.0, "roof_tflops": 800.0, "predicted_s": seconds,
-            "phases_s": {"mlp": 0.5 * seconds, "estimate": 0.2 * seconds, "attention": 0.3 * seconds}}
+    return {
+        "bench": "prefill",
+        "model": cases.MODEL,
+        "tp": 1,
+        "cp": cp,
+        "quantization": quantization,
+        "tokens": tokens,
+        "plan": plan,
+        "seconds": seconds,
+        "seconds_of_runs": [seconds],
+        "warm_ups": 1,
+        "density": 0.5,
+        "recall": 1.0,
+        "first_token": 1,
+        "repeatable": True,
+        "floor_s": seconds / 2,
+        "times_floor": 2.0,
+        "roof_tflops": 800.0,
+        "predicted_s": seconds,
+        "phases_s": {"mlp": 0.5 * seconds, "estimate": 0.2 * seconds, "attention": 0.3 * seconds},
+    }
 
 
 def machine(gpus, *rows, **more):
-    return {"gpu": "NVIDIA H100 80GB HBM3", "gpus": gpus, "commit": "0123abcd", "machine": "", "date": "2026-01-01", "missing": {}, "rows": list(rows), **more}
+    return {
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "gpus": gpus,
+        "commit": "0123abcd",
+        "machine": "",
+        "date": "2026-01-01",
+        "missing": {},
+        "rows": list(rows),
+        **more,
+    }
 
 
 class Run(unittest.TestCase):
@@ -71,7 +99,18 @@ class Run(unittest.TestCase):
         bench.chmod(0o755)
 
     def run_with(self, commit):
-        command = [sys.executable, str(RELEASE / "run"), "--bin", str(self.directory), "--gpus", "0", "--output", str(self.directory), "--commit", commit]
+        command = [
+            sys.executable,
+            str(RELEASE / "run"),
+            "--bin",
+            str(self.directory),
+            "--gpus",
+            "0",
+            "--output",
+            str(self.directory),
+            "--commit",
+            commit,
+        ]
         status = subprocess.run(command, stdout=subprocess.PIPE, check=False).returncode
         document = json.loads((self.directory / f"cpu{os.cpu_count()}.json").read_text(encoding="utf-8"))
         return status, document
@@ -82,9 +121,11 @@ class Run(unittest.TestCase):
     def test_writes_what_was_measured_and_names_what_failed(self):
         status, document = self.run_with("abc")
         self.assertEqual(status, 1)
-        self.assertEqual([(r["tokens"], r["plan"], r["seconds"], r["density"]) for r in document["rows"]],
-                         [(tokens, plan, tokens / 1000, 0.1235) for tokens in (4096, 8192) for plan in ("dense", "adaptive")]
-                         + [(16384, plan, 16.38, 0.1235) for plan in ("dense", "adaptive")])
+        self.assertEqual(
+            [(r["tokens"], r["plan"], r["seconds"], r["density"]) for r in document["rows"]],
+            [(tokens, plan, tokens / 1000, 0.1235) for tokens in (4096, 8192) for plan in ("dense", "adaptive")]
+            + [(16384, plan, 16.38, 0.1235) for plan in ("dense", "adaptive")],
+        )
         self.assertEqual(list(document["missing"].values()), ["exit status 2: out of memory"])
         self.assertEqual(document["commit"], "abc")
         self.assertNotIn(str(self.directory), json.dumps(document))
@@ -116,11 +157,18 @@ class Run(unittest.TestCase):
 
     def test_reads_what_a_service_answered_behind_a_prefix(self):
         run = load("run")
-        lines = [{"what": "prefix", "wall": 9.0, "cached": 0}, *({"what": "2,048 behind", "wall": s, "cached": 131008} for s in (0.3, 0.2, 0.25)),
-                 {"what": "2,048 whole", "wall": 3.4, "cached": 0}]
-        text = "ready after 1 s\n" + "\n".join(map(json.dumps, lines)) + "\nfirst tokens {2048: {5}}, whole 5: the same\n"
+        lines = [
+            {"what": "prefix", "wall": 9.0, "cached": 0},
+            *({"what": "2,048 behind", "wall": s, "cached": 131008} for s in (0.3, 0.2, 0.25)),
+            {"what": "2,048 whole", "wall": 3.4, "cached": 0},
+        ]
+        text = (
+            "ready after 1 s\n" + "\n".join(map(json.dumps, lines)) + "\nfirst tokens {2048: {5}}, whole 5: the same\n"
+        )
         found = run.prefix_row(cases.Prefix(), text)
-        self.assertEqual((found["seconds"], found["whole_s"], found["cached"], found["same_first_token"]), (0.25, 3.4, 131008, True))
+        self.assertEqual(
+            (found["seconds"], found["whole_s"], found["cached"], found["same_first_token"]), (0.25, 3.4, 131008, True)
+        )
         with self.assertRaises(run.Failed):
             run.prefix_row(cases.Prefix(), "ready after 1 s\n")
 
@@ -130,10 +178,15 @@ class Render(unittest.TestCase):
         self.render = load("render")
 
     def test_writes_seconds_with_three_digits(self):
-        self.assertEqual([self.render.seconds_text(s) for s in (0.1987, 3.4413, 17.672, 128.5, 0.9)], ["0.199", "3.44", "17.7", "128", "0.900"])
+        self.assertEqual(
+            [self.render.seconds_text(s) for s in (0.1987, 3.4413, 17.672, 128.5, 0.9)],
+            ["0.199", "3.44", "17.7", "128", "0.900"],
+        )
 
     def test_a_machine_has_a_row_for_every_prefill_and_its_efficiency(self):
-        lines = self.render.machine_section(machine(2, row(131072, "adaptive", 4.0), row(131072, "adaptive", 2.5, cp=2), missing={"a": "no time"}))
+        lines = self.render.machine_section(
+            machine(2, row(131072, "adaptive", 4.0), row(131072, "adaptive", 2.5, cp=2), missing={"a": "no time"})
+        )
         self.assertIn("## Two H100s of one host", lines)
         self.assertIn("| 131,072 | `adaptive` | 1 | | 4.00 | 1 | 0.5 | 2.00 |", lines)
         self.assertIn("| 131,072 | `adaptive` | 2, CP 2 | 0.80 | 2.50 | 1 | 0.5 | 2.00 |", lines)
@@ -141,28 +194,43 @@ class Render(unittest.TestCase):
 
     def test_the_readme_keeps_all_but_its_block(self):
         text = "before\n<!-- numbers: x -->\nold\n<!-- end of numbers -->\nafter\n"
-        block = self.render.readme_block(machine(1, row(8192, "dense", 0.25), row(131072, "adaptive", 2.0, quantization="fp8")))
+        block = self.render.readme_block(
+            machine(1, row(8192, "dense", 0.25), row(131072, "adaptive", 2.0, quantization="fp8"))
+        )
         changed = self.render.readme_with(text, block)
-        self.assertTrue(changed.startswith("before\n<!-- numbers: x -->\n") and changed.endswith("<!-- end of numbers -->\nafter\n"))
+        self.assertTrue(
+            changed.startswith("before\n<!-- numbers: x -->\n") and changed.endswith("<!-- end of numbers -->\nafter\n")
+        )
         self.assertIn("| 8,192 | 0.250 | | |", changed)
         self.assertIn("| 131,072, linear layers in 8-bit floats | | | 2.00 |", changed)
         self.assertEqual(self.render.readme_with(changed, block), changed)
 
     def test_what_the_tree_shows_is_what_its_results_say(self):
-        done = subprocess.run([sys.executable, str(RELEASE / "render"), "--check"], stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, str(RELEASE / "render"), "--check"], stdout=subprocess.PIPE, text=True, check=False
+        )
         self.assertEqual((done.returncode, done.stdout), (0, ""))
 
     def test_lines_of_the_page_are_short(self):
-        page = self.render.numbers_page([machine(1, row(131072, "adaptive", 4.0), row(131072, "minference", 5.0), row(8192, "adaptive", 0.2)),
-                                         machine(2, row(131072, "adaptive", 4.0), row(131072, "adaptive", 2.5, cp=2))])
+        page = self.render.numbers_page(
+            [
+                machine(1, row(131072, "adaptive", 4.0), row(131072, "minference", 5.0), row(8192, "adaptive", 0.2)),
+                machine(2, row(131072, "adaptive", 4.0), row(131072, "adaptive", 2.5, cp=2)),
+            ]
+        )
         self.assertLessEqual(max(map(len, page.splitlines())), 130)
         self.assertIn("keep 80 % of their speed", page.replace("\n  ", " "))
 
 
 class Chart(unittest.TestCase):
     def test_puts_points_by_their_logarithms_and_names_lines(self):
-        picture = plot.chart("a < b", "x", "y", [plot.Line("one", [(1, 1), (10, 10), (100, 100)]), plot.Line("", [(1, 2), (100, 2)], marks=False)],
-                             [(1, "1"), (100, "100")])
+        picture = plot.chart(
+            "a < b",
+            "x",
+            "y",
+            [plot.Line("one", [(1, 1), (10, 10), (100, 100)]), plot.Line("", [(1, 2), (100, 2)], marks=False)],
+            [(1, "1"), (100, "100")],
+        )
         tree = xml.etree.ElementTree.fromstring(picture)
         marks = [(float(c.get("cx")), float(c.get("cy"))) for c in tree.iter("{http://www.w3.org/2000/svg}circle")]
         self.assertEqual(len(marks), 3)
