@@ -20,6 +20,8 @@ MARKUP = re.compile(r"^(?:[-+*>=]+|\d+\.|#+|\|.*)$")
 TOKEN = re.compile(r"(?:`[^`]*`|[^\s`])+|`")
 CELL = re.compile(r"(?<!\\)\|")
 ALONE = ("|", "#", "<", "![")
+# From this length on the parts of an item have lines of their own.
+LONG_ITEM = 480
 FIGURE = re.compile(r"^[-+±\d., %*]*$")
 
 
@@ -54,18 +56,16 @@ def wrapped_block(block):
     return filled(body, first, " " * len(first))
 
 
-def item(head, cells):
-    """Returns the lines of a list's item for one row."""
+def parts_of(head, cells):
+    """Returns what an item says of a row: the first cell, and the others with their columns' names."""
     first, *rest = cells
-    if len(rest) == 2 and head[1] in ("default", "type") and rest[0]:
-        first += f" (default: {rest[0]})" if head[1] == "default" else f" ({rest[0]})"
+    if len(rest) == 2 and head[1] in ("default", "type"):
+        if rest[0]:
+            first += f" (default: {rest[0]})" if head[1] == "default" else f" ({rest[0]})"
         rest = rest[1:]
-    named = [f"*{name}*: {cell}" if name else cell for name, cell in zip(head[-len(rest) :], rest) if cell]
     if len(rest) == 1:
-        return filled(f"{first}: {rest[0]}" if rest[0] else first, "- ", "  ")
-    if len(". ".join([first, *named])) < 2 * MAX_COLUMNS:
-        return filled(". ".join([first, *named]), "- ", "  ")
-    return filled(first, "- ", "  ") + [line for part in named for line in filled(part, "  - ", "    ")]
+        return [f"{first}: {rest[0]}" if rest[0] else first]
+    return [first, *(f"*{name}*: {cell}" if name else cell for name, cell in zip(head[1:], rest) if cell)]
 
 
 def list_of(table):
@@ -77,7 +77,14 @@ def list_of(table):
     of_figures = sum(all(FIGURE.match(cell) for cell in cells[2:]) for cells in rows if any(cells[2:]))
     if len(head) > 2 and of_figures > len(rows) / 2:
         return None
-    return [line for cells in rows for line in item(head, cells)]
+    items = [parts_of(head, cells) for cells in rows]
+    if max(len(". ".join(parts)) for parts in items) < LONG_ITEM:
+        return [line for parts in items for line in filled(". ".join(parts), "- ", "  ")]
+    return [
+        line
+        for first, *rest in items
+        for line in [*filled(first, "- ", "  "), *(line for part in rest for line in filled(part, "  - ", "    "))]
+    ]
 
 
 def wrapped(text, name):
