@@ -61,7 +61,8 @@ def parts_of(head, cells):
     first, *rest = cells
     if len(rest) == 2 and head[1] in ("default", "type"):
         if rest[0]:
-            first += f" (default: {rest[0]})" if head[1] == "default" else f" ({rest[0]})"
+            said = f"default: {rest[0]}" if head[1] == "default" and rest[0] != "required" else rest[0]
+            first += f" ({said})"
         rest = rest[1:]
     if len(rest) == 1:
         return [f"{first}: {rest[0]}" if rest[0] else first]
