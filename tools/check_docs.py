@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that what documents name exists: paths of the tree, options, metrics and environment variables.
+"""Checks that what documents name exists: paths of the tree, options, metrics, variables, JSON fields, types, commits.
 
 Reads all Markdown files but CHANGELOG.md and bench/results, which are about their own time. A name counts where it is
-written as code. Options of other people's programs are listed here. Whether a program has the options that a command
-gives it is for tests/deploy/manifests_test.py, which needs the programs.
+written as code, a commit anywhere. Options and names of other people's programs are listed here. Whether a program has
+the options that a command gives it is for tests/deploy/manifests_test.py, which needs the programs. Commits are looked
+up where the whole history is at hand.
+Lines of all Markdown files but outputs in bench/results have at most MAX_COLUMNS columns, and rows of tables as many
+cells as the head.
 Prints each offence as file:line: name: reason; exit status 1 if any.
 """
 
@@ -33,6 +36,20 @@ FOREIGN_OPTIONS = {
 }
 FOREIGN_FILES = {"nccl.h", "mpi.h", "zmq.h", "toy_proxy_server.py", "disagg_proxy_demo.py"}
 
+# Identifiers and fields of other people's programs and formats.
+FOREIGN_NAMES = {
+    "CMake's loops": "kernels_elementwise_bench kernels_gemm_bench",
+    "checkpoints": "weight_scale weight_scale_2 weight_scale_inv",
+    "glibc, Linux": "malloc_trim ptrace_scope tcp_wmem",
+    "how names are written": "PascalCase snake_case",
+    "OpenAI": "annotations audio function_call functions modalities tool_choice",
+    "Slurm": "KillWait",
+    "UCX": "cuda_ipc ucp_listener",
+    "vLLM": "buffer_steps reuse",
+}
+NO_COMMITS = {"ed25519"}
+MAX_COLUMNS = 120
+
 # Where options are defined: C++ outside of tests, Python, and the case patterns of shell scripts.
 OPTION_IN_CPP = re.compile(r'"!?(?:-\w,)?(--[a-z][a-z0-9-]*)')
 OPTION_IN_PYTHON = re.compile(
@@ -49,6 +66,16 @@ VARIABLE = re.compile(r"\bMILLRACE_[A-Z0-9_]*[A-Z0-9](?![\w*])")
 PATH = re.compile(r"^[\w.*{},+-]+(?:/[\w.*{},+-]+)*/?$")
 # What is a file's name even without a folder: sources, and results with their date.
 FILE = re.compile(r"\.(?:h|cc|cu|cuh|py|proto|cmake|sh)$|-20\d\d-\d\d-\d\d\.(?:txt|json|md)$")
+# snake_case names of at least two parts: fields, functions, options of files.
+IDENTIFIER = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)+$")
+TYPE = re.compile(r"^(?:[A-Z][a-z0-9]+){2,}$")
+BOLD_TYPE = re.compile(r"\*\*((?:[A-Z][a-z0-9]+){2,})\*\*")
+LISTED = re.compile(r"(?:- |\| )(`[^`]*`(?:, `[^`]*`)*)")
+JSON_KEY = re.compile(r'(?<![\w\\])"([A-Za-z_]\w*)"\s*:')
+WORD = re.compile(r"[A-Za-z_]\w*")
+SCHEMA_KEY = re.compile(r"^\s+(?:- )?([A-Za-z_]\w*):", re.M)
+# A commit's name, abbreviated (git writes 7 digits or more, at least one of each kind in practice) or whole.
+COMMIT = re.compile(r"(?<![\w./@#-])(?:(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,12}|[0-9a-f]{40})(?![\w./-]\w|\w)")
 RESULT_FOLDER = re.compile(r"^h[12]00(?:x\d)?/")
 BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -126,6 +153,27 @@ def variables():
     return {name for text in sources().values() for name in VARIABLE.findall(text)}
 
 
+@functools.cache
+def words():
+    """Returns every word of the sources, and the foreign ones."""
+    found = set(" ".join(FOREIGN_NAMES.values()).split())
+    for name, text in sources().items():
+        if name != "tools/check_docs.py":
+            found.update(WORD.findall(text))
+    return found
+
+
+@functools.cache
+def fields():
+    """Returns the names that JSON may have: those of openapi.yaml, words that programs have in quotes, foreign ones."""
+    found = set(SCHEMA_KEY.findall(read("docs/openapi.yaml"))) | set(" ".join(FOREIGN_NAMES.values()).split())
+    for name, text in sources().items():
+        if name == "tools/check_docs.py" or name.startswith("tests/") and not name.startswith("tests/models/"):
+            continue
+        found.update(re.findall(r"""["'\\](\w+)\\?["']""", text))
+    return found
+
+
 def expand(path):
     """Yields the paths that a{b,c}d stands for."""
     match = BRACES.search(path)
@@ -169,6 +217,13 @@ def offences(code, document):
     for name in VARIABLE.findall(code):
         if name not in variables():
             yield name, "nothing reads this variable"
+    for name in JSON_KEY.findall(code):
+        if name not in fields():
+            yield name, "no such JSON field"
+    if IDENTIFIER.match(code) and code not in words() and code not in fields():
+        yield code, "no such field or function"
+    if TYPE.match(code) and code not in words():
+        yield code, "no such type"
     if PATH.match(code):
         for path in expand(code):
             reason = path_offence(path, document)
@@ -192,8 +247,71 @@ def codes(text):
             # A block is no path, even if one of its lines looks like one.
             yield number, f"{line} "
     prose = "\n".join(prose)
+    # Some READMEs write types in bold.
+    for match in BOLD_TYPE.finditer(prose):
+        yield prose.count("\n", 0, match.start()) + 1, match.group(1)
     for match in CODE_SPAN.finditer(prose):
         yield prose.count("\n", 0, match.start()) + 1, " ".join(match.group(2).split())
+
+
+def listed_fields(text):
+    """Yields pairs of line and name: the names that items of lists and first cells of tables begin with."""
+    for number, line in enumerate(text.split("\n"), 1):
+        match = LISTED.match(line)
+        for name in re.findall(r"`([^`]*)`", match.group(1)) if match else ():
+            name = name.split("=")[0].split(".")[-1].rstrip("[]")
+            if re.fullmatch(r"[a-z][a-z0-9_]*", name):
+                yield number, name
+
+
+def commit_offences():
+    """Yields offences of commits that the history does not have; nothing where it is not whole."""
+    command = ["git", "rev-parse", "--is-shallow-repository"]
+    shallow = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        return
+    places = {}
+    for document in documents():
+        for number, line in enumerate(read(document).split("\n"), 1):
+            for name in COMMIT.findall(line):
+                if name not in NO_COMMITS:
+                    places.setdefault(name, []).append(f"{document}:{number}")
+    asked = "\n".join(f"{name}^{{commit}}" for name in places)
+    command = ["git", "cat-file", "--batch-check"]
+    answers = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, input=asked)
+    for name, answer in zip(places, answers.stdout.splitlines()):
+        if " commit " not in answer:
+            yield from (f"{place}: {name}: no such commit" for place in places[name])
+
+
+def line_offences():
+    for name in files():
+        if not name.endswith(".md") or name.startswith("bench/results/") and name != "bench/results/README.md":
+            continue
+        for number, line in enumerate(read(name).split("\n"), 1):
+            # Nobody can break a long address.
+            if len(line) > MAX_COLUMNS and max(map(len, line.split())) <= MAX_COLUMNS - 20:
+                yield f"{name}:{number}: {len(line)} columns, at most {MAX_COLUMNS}"
+
+
+def table_offences():
+    """Yields rows of tables that have more or fewer cells than the head: what is left out or over is not shown."""
+    for name in files():
+        if not name.endswith(".md") or name.startswith("bench/results/"):
+            continue
+        cells, fence = None, None
+        for number, line in enumerate(read(name).split("\n"), 1):
+            mark = FENCE.match(line)
+            if mark and (fence is None or mark.group(1).startswith(fence)):
+                fence = None if fence else mark.group(1)
+            if fence or not line.startswith("|"):
+                cells = None
+                continue
+            # A bar in code divides cells too, unless it is escaped.
+            found = len(re.split(r"(?<!\\)\|", line.rstrip())) - 2
+            cells = cells or found
+            if found != cells:
+                yield f"{name}:{number}: {found} cells, the head has {cells}"
 
 
 def documents():
@@ -204,6 +322,9 @@ def documents():
 def main():
     found = [f"{document}:{line}: {name}: {reason}" for document in documents()
              for line, code in codes(read(document)) for name, reason in offences(code, document)]
+    found += [f"docs/api.md:{line}: {name}: no such JSON field" for line, name in listed_fields(read("docs/api.md"))
+              if name not in fields()]
+    found += [*commit_offences(), *line_offences(), *table_offences()]
     print("\n".join(found) or f"{len(documents())} documents name what exists")
     return 1 if found else 0
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that programs, documents, alerts and dashboard name the same metrics.
 
-Every metric of the sources is in the tables of docs/api.md, "Metrics", and every one of these in the sources. Every metric and
+Every metric of the sources is in the lists of docs/api.md, "Metrics", and every one of these in the sources. Every metric and
 label that deploy/monitoring names is there too, or is Prometheus' own ALERTS. Prints each offence as file: expression or name:
 reason; exit status 1 if any.
 """
@@ -27,24 +27,28 @@ ALERTS = {"ALERTS": {"alertname", "alertstate", "severity"} | COMMON_LABELS}
 METRIC = re.compile(r"\b(?:millrace_[a-z_]+|ALERTS\b)")
 BY = re.compile(r"\bby \(([^)]*)\)")
 SELECTOR = re.compile(r"\{([^}]*)\}")
+# - `NAME`, `NAME` (KIND): `LABEL` (`VALUE`, ...), ...: TEXT
+ITEM = re.compile(r"- (?P<names>`millrace_[^(]*) \((?P<kind>[a-z]+)[^)]*\)(?:: (?P<labels>.*))?$")
 LABEL_VALUES = re.compile(r"\blabel_values\([^,]+, *([a-z_]+)\)")
 
 
 def documented():
-    """Returns name, with a histogram's suffixes -> the labels of its row. Metrics of groups also have `group`."""
+    """Returns name, with a histogram's suffixes -> the labels of its item. Metrics of groups also have `group`."""
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8").split("\n## Metrics\n")[1]
     metrics = dict(ALERTS)
     of_groups = False
-    for line in text.split("\n## ")[0].splitlines():
-        of_groups = of_groups or "with the label `group`" in line
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        names = re.findall(r"`(millrace_[a-z_]+)`", cells[0]) if line.startswith("|") else []
-        for name in names:
-            # A label's values follow it in parentheses.
-            labels = set(re.findall(r"`([a-z]+)`", re.sub(r"\([^)]*\)", "", cells[2])))
-            labels |= COMMON_LABELS
-            labels |= {"group"} if of_groups else set()
-            kinds = HISTOGRAM_SUFFIXES if cells[1].startswith("histogram") else ("",)
+    for paragraph in re.split(r"\n\n|\n(?=- )", text.split("\n## ")[0]):
+        paragraph = " ".join(paragraph.split())
+        of_groups = of_groups or "with the label `group`" in paragraph
+        item = ITEM.match(paragraph)
+        if item is None:
+            continue
+        # A label's values follow it in parentheses.
+        labels = set(re.findall(r"`([a-z]+)`", re.sub(r"\([^)]*\)", "", item["labels"] or "")))
+        labels |= COMMON_LABELS
+        labels |= {"group"} if of_groups else set()
+        kinds = HISTOGRAM_SUFFIXES if item["kind"] == "histogram" else ("",)
+        for name in re.findall(r"`(millrace_[a-z_]+)`", item["names"]):
             metrics.update({name + kind: labels for kind in kinds})
     return metrics
 

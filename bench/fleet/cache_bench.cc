@@ -31,7 +31,7 @@ struct Arguments {
   std::string trace;
   MixShape mix;
   // An 8B model on an H100: 131,072 tokens take 3.34 s with almost no attention, 10.3 s dense
-  // (docs/performance.md).
+  // (docs/numbers.md).
   double row_us = 25.5;
   double pair_ns = 0.81;
   double density = 1;

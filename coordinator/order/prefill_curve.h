@@ -34,7 +34,7 @@ class PrefillCurve {
 
   // The part of guess() that is the same for a prompt of any length.
   static constexpr double kGuessedOverheadS = 0.01;
-  // An 8B model on one H100 under a sparse plan (docs/performance.md). Only its shape matters once
+  // An 8B model on one H100 under a sparse plan (docs/numbers.md). Only its shape matters once
   // a prefill has been seen.
   static Duration guess(int64_t num_tokens);
 

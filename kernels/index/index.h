@@ -35,7 +35,7 @@ inline constexpr int32_t kDenseTile = -1;
 
 // The longest list of a tile that may see `causal_blocks` blocks; a tile with more becomes kDenseTile.
 // From three quarters of the blocks on, reading everything in order is as fast (640 against 490 TFLOP/s
-// on an H100, bench/results/h100/acceptance-f4a0eee-2026-11-21.txt). Above 512 blocks the limit is half of
+// on an H100). Above 512 blocks the limit is half of
 // them plus 128, which bounds the memory of the lists: few tiles so far into a prompt want that many. The
 // rule looks at each tile alone, so the index does not depend on which rank holds which tiles.
 inline constexpr int64_t max_listed_blocks(int64_t causal_blocks) {

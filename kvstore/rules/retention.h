@@ -25,7 +25,7 @@ namespace millrace::kvstore {
 
 // Uses beyond these do not count: otherwise a column that was asked for a thousand times and never
 // again would stay that many times longer. In simulation 8, 16 and no limit saved the same; 4 saved
-// up to 0.7 % of all computing less (docs/adr/0022-what-gives-way.md).
+// up to 0.7 % of all computing less (docs/adr/0022-eviction-by-worth.md).
 inline constexpr int64_t kMostUses = 8;
 
 class Retention {

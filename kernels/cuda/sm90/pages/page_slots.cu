@@ -23,8 +23,7 @@ constexpr float kHalfLife = 8;
 // 16 ms step of an 8B model took 1.1 ms longer than with two
 // (bench/results/h100/decode-device-2026-11-25.txt).
 constexpr int kCopyBlocks = 2;
-// While nothing else runs: as many as it takes to saturate the bus
-// (bench/results/h200/service-prefix-2026-11-24.txt, section 1).
+// While nothing else runs: as many as it takes to saturate the bus.
 constexpr int kFillBlocks = 6;
 constexpr int kCopyThreads = 1024;
 
