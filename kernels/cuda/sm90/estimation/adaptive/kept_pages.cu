@@ -64,10 +64,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     for (int half = 0; half < 2; ++half) {
       const int row = task / kKept * kWarpRows + 8 * half + lane / 4;
       const int8_t* values = batch.rows.quantised + (first_row + min(row, num_rows - 1)) * kHeadDim;
-      uint32_t words[kWords];
-      load_words(values, quarter, words);
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) rows[i / 2][i % 2 * 2 + half] = words[i];
+      for (int i = 0; i < kWords; ++i) {
+        rows[i / 2][i % 2 * 2 + half] = *reinterpret_cast<const uint32_t*>(
+            values + scan_column<kHeadDim>(quarter * kWords + i));
+      }
       positions[half] = static_cast<int32_t>(tile.position) +
                         batch.rows.rows[first_row + min(row, num_rows - 1)] -
                         page * static_cast<int32_t>(kPageTokens);
@@ -91,15 +92,14 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       }
     }
     const int64_t place = plane * keys.pages.num_places() + centre_place(page);
-    uint32_t centre_words[kWords];
-    load_words(keys.pages.centres + place * kHeadDim, quarter, centre_words);
     int32_t centre[2] = {};
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
+      const int word = *reinterpret_cast<const int*>(keys.pages.centres + place * kHeadDim +
+                                                     scan_column<kHeadDim>(quarter * kWords + i));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        centre[half] = __dp4a(static_cast<int>(rows[i / 2][i % 2 * 2 + half]),
-                              static_cast<int>(centre_words[i]), centre[half]);
+        centre[half] = __dp4a(static_cast<int>(rows[i / 2][i % 2 * 2 + half]), word, centre[half]);
       }
     }
     const VectorSteps steps = keys.pages.steps[plane * keys.pages.num_places() + page];

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/sm90/estimation/adaptive/int8_steps.cuh"
+#include "kernels/cuda/sm90/estimation/adaptive/sampled_rows.h"
 #include "kernels/cuda/sm90/estimation/head_dim.h"
 #include "kernels/cuda/sm90/rows/element.cuh"
 
@@ -94,10 +95,12 @@ __global__ void __launch_bounds__(kHeadDim / 2)
     out_keys[i * (kHeadDim / 2)] = static_cast<uint16_t>(two_bytes(x, y));
   }
   const int64_t first_place = int64_t{blockIdx.y} * pages.num_places();
-  const int64_t place = (first_place + centre_place(page)) * (kHeadDim / 2) + threadIdx.x;
-  reinterpret_cast<uint16_t*>(pages.centres)[place] =
+  const int64_t place = first_place + centre_place(page);
+  const int column = 2 * static_cast<int>(threadIdx.x);
+  *reinterpret_cast<uint16_t*>(pages.centres + place * kHeadDim +
+                               scan_column<kHeadDim>(column / 4) + column % 4) =
       static_cast<uint16_t>(two_bytes(centre.x, centre.y));
-  reinterpret_cast<__half2*>(pages.spreads)[place] =
+  *reinterpret_cast<__half2*>(pages.spreads + place * kHeadDim + column) =
       __floats2half2_rn(__fmul_rn(static_cast<float>(squares.x), share),
                         __fmul_rn(static_cast<float>(squares.y), share));
   if (threadIdx.x == 0) {
@@ -116,6 +119,7 @@ __global__ void __launch_bounds__(kHeadDim) key_span_kernel(const __grid_constan
   const int64_t span = blockIdx.x;
   const int64_t first_page_place = int64_t{blockIdx.y} * pages.num_places();
   const auto d = static_cast<int>(threadIdx.x);
+  const int centre_column = scan_column<kHeadDim>(d / 4) + d % 4;
   float centres[kPages];
   float variances[kPages];
   float mean = 0;
@@ -123,9 +127,9 @@ __global__ void __launch_bounds__(kHeadDim) key_span_kernel(const __grid_constan
   for (int i = 0; i < kPages; ++i) {
     const int64_t page = 1 + span * kPages + i;
     const VectorSteps steps = pages.steps[first_page_place + page];
-    const int64_t at = (first_page_place + centre_place(page)) * kHeadDim + d;
-    centres[i] = steps.centre * static_cast<float>(pages.centres[at]);
-    variances[i] = steps.keys * steps.keys * __half2float(pages.spreads[at]);
+    const int64_t at = (first_page_place + centre_place(page)) * kHeadDim;
+    centres[i] = steps.centre * static_cast<float>(pages.centres[at + centre_column]);
+    variances[i] = steps.keys * steps.keys * __half2float(pages.spreads[at + d]);
     mean += centres[i];
   }
   mean *= 1.0F / kPages;
@@ -140,9 +144,9 @@ __global__ void __launch_bounds__(kHeadDim) key_span_kernel(const __grid_constan
   variance *= 1.0F / kPages;
   const float step = sqrtf(largest_of_block(variance, of_warps[1])) * (1.0F / 127);
   const int64_t first_place = int64_t{blockIdx.y} * spans.num_places();
-  const int64_t at = (first_place + centre_place(span)) * kHeadDim + d;
-  spans.centres[at] = static_cast<int8_t>(centre);
-  spans.spreads[at] = __float2half_rn(step > 0 ? variance / (step * step) : 0.0F);
+  const int64_t at = (first_place + centre_place(span)) * kHeadDim;
+  spans.centres[at + centre_column] = static_cast<int8_t>(centre);
+  spans.spreads[at + d] = __float2half_rn(step > 0 ? variance / (step * step) : 0.0F);
   if (d == 0) spans.steps[first_place + span] = {.centre = centre_steps.step(), .keys = step};
   if (span + 1 == spans.count) clear_unused_steps(spans, first_place);
 }

@@ -30,9 +30,10 @@ struct VectorSteps {
 
 // Two vectors for each page, or for each span, of some kv heads. Device memory.
 struct KeyMoments {
-  int64_t count = 0;          // of a kv head
-  int8_t* centres = nullptr;  // [num_kv_heads, num_places(), head_dim], number P at centre_place(P)
-  __half* spreads = nullptr;  // the same: v_P
+  int64_t count = 0;  // of a kv head
+  // [num_kv_heads, num_places(), head_dim], number P at centre_place(P).
+  int8_t* centres = nullptr;     // columns at scan_column()
+  __half* spreads = nullptr;     // columns in order: v_P
   VectorSteps* steps = nullptr;  // [num_kv_heads, num_places()] by number
 
   // Places without a page have steps of zero and vectors that are not written.

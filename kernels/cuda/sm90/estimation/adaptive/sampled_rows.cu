@@ -215,7 +215,16 @@ __device__ void write_sample(const Columns<Element, kHeadDim>& columns, int32_t 
     squares[c / 2] = __floats2half2_rn(static_cast<float>(bytes[c] * bytes[c]),
                                        static_cast<float>(bytes[c + 1] * bytes[c + 1]));
   }
-  store_bytes(bytes, out.quantised + out_row * kHeadDim + column);
+  int8_t* row = out.quantised + out_row * kHeadDim;
+  if constexpr (kColumns == 2) {
+    store_bytes(bytes, row + scan_column<kHeadDim>(column / 4) + column % 4);
+  } else {
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 4) {
+      *reinterpret_cast<uint32_t*>(row + scan_column<kHeadDim>((column + c) / 4)) =
+          four_bytes(bytes[c], bytes[c + 1], bytes[c + 2], bytes[c + 3]);
+    }
+  }
   if (column != 0) return;
   out.steps[out_row] = steps.step();
   out.rows[out_row] = number;

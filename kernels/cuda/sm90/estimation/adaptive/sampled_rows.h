@@ -26,12 +26,20 @@ struct RowSample {
 
 // Device memory. A row that a short tile lacks is zero.
 struct SampledRows {
-  int32_t* rows = nullptr;      // [num_heads, num_samples] the row within the tile; -1: none
-  int8_t* quantised = nullptr;  // [num_heads, num_samples, head_dim], tile after tile
-  __half* squares = nullptr;    // the same
+  int32_t* rows = nullptr;  // [num_heads, num_samples] the row within the tile; -1: none
+  int8_t* quantised =
+      nullptr;  // [num_heads, num_samples, head_dim], tile after tile, columns at scan_column()
+  __half* squares = nullptr;  // the same, columns in order
   float* steps =
       nullptr;  // [num_heads, num_samples]; NaN if the row holds a NaN or an infinite value
 };
+
+// Where columns [4 * word, 4 * word + 4) are in quantised rows and centres: what a thread of a tensor-core product takes
+// of a vector (ptx/mma_int8.cuh) is consecutive there.
+template <int kHeadDim>
+__host__ __device__ constexpr int scan_column(int word) {
+  return word % 4 * (kHeadDim / 4) + word / 8 * 8 + word / 4 % 2 * 4;
+}
 
 struct SampledRowArguments {
   const void* q = nullptr;  // [num_rows, num_query_heads, head_dim]
