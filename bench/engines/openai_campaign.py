@@ -4,15 +4,15 @@
 
     build/engines/venv/bin/python bench/engines/openai_campaign.py --bin build/release/bin [--prompts 100] [--concurrency 4] [--tokens 4096 16384]
         [--tp 1] [--groups 2x2 ...] [--head-plan dense] [--kv-cache-dtype auto] [--own] [--decode] [--kills 0] [--aborts 0] [--blocks 0]
-        [--answer-tokens 4] [--limit-s S] [--output FILE]
+        [--answer-tokens 4] [--limit-s S] [--group-gpus 0 --vllm-gpus 1] [--options "..."] [--output FILE]
 
-A coordinator, a group of the fixture model (TP x CP) and vLLM run as processes on this machine. Every prompt is sent once, as token ids, to
-/v1/completions. --groups: grids to run one after the other, each with all prompts. --kv-cache-dtype: that of the group; vLLM's cache is in bfloat16.
+A coordinator, a group of the fixture model (TP x CP) and vLLM run as processes on this machine, on its CPU or on GPUs. Every prompt is sent once, as
+token ids, to /v1/completions. --groups: grids to run one after the other, each with all prompts. --kv-cache-dtype: that of the group; vLLM's cache is in bfloat16.
 --own: compares with vLLM's own prefill of each prompt. --decode: compares with millrace-decode after its own prefill under the same plan. --kills:
 number of times the group is killed, in random phases; prompts continue until the last kill. --aborts: number of clients that hang up in random
 phases while the prompts run. --blocks: size of vLLM's KV cache; a small cache and a large --answer-tokens make vLLM preempt requests. --limit-s:
-after this time no more prompts are sent and no more groups killed; the table says how many were. The four digits of a record decide whether an
-answer is right. Further tokens are compared with --own only, and may differ if the group's cache is in 8-bit floats.
+after this time no more prompts are sent and no more groups killed; the table says how many were. --options: more for vLLM's server. The four digits
+of a record decide whether an answer is right. Further tokens are compared with --own only, and may differ if the group's cache is in 8-bit floats.
 
 Prints JSON, and appends a table to --output. Exit status 1 for a wrong, different or missing answer, an error, a failed client (the reason is printed
 at once, and the other clients continue), and a block or a lease that is not released. Needs what tests/engines/run has installed."""
@@ -22,12 +22,15 @@ import itertools
 import json
 import os
 import random
+import shlex
 import signal
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
+
+import engine_gpus
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -67,7 +70,8 @@ class Campaign:
         self._gate = Gate()
 
     def group_options(self):
-        return "--dtype", "bfloat16", "--head-plan", self.arguments.head_plan, "--kv-cache-dtype", self.arguments.kv_cache_dtype
+        return (*engine_gpus.group_options(self.service, self.arguments), "--dtype", "bfloat16", "--head-plan", self.arguments.head_plan,
+                "--kv-cache-dtype", self.arguments.kv_cache_dtype)
 
     def run(self, grid):
         """Returns a row of the table."""
@@ -226,21 +230,24 @@ def main():
     parser.add_argument("--answer-tokens", type=int, default=DIGITS)
     parser.add_argument("--limit-s", type=float, default=float("inf"))
     parser.add_argument("--log", default="/tmp/openai_campaign.log", help="of vLLM")
+    parser.add_argument("--options", default="")
     parser.add_argument("--output")
+    engine_gpus.add_options(parser)
     arguments = parser.parse_args()
     os.environ["MILLRACE_SOURCE_DIR"], os.environ["MILLRACE_BIN_DIR"] = ROOT, os.path.abspath(arguments.bin)
     # Waiting threads must not spin on cores that others need.
     os.environ.update(GOMP_SPINCOUNT="1000", UCX_MEM_MMAP_HOOK_MODE="none")
-    sys.path[:0] = [HERE, os.path.join(ROOT, "tests/e2e"), os.path.join(ROOT, "bench")]
+    sys.path[:0] = [os.path.join(ROOT, "tests/e2e"), os.path.join(ROOT, "bench")]
     from endless_prompts import EndlessPrompts
     from measured_on import measured_on
     from openai_server import PATIENCE_S, OpenAIServer
     from service import MODEL_DIR, Service, free_ports, make_prompt, wait_until
 
-    measured = measured_on()  # before anything changes
+    measured = {**measured_on(), **engine_gpus.measured_on(arguments)}  # before anything changes
     service = Service()
-    options = ["--num-gpu-blocks-override", arguments.blocks] if arguments.blocks else []
-    server = OpenAIServer(MODEL_DIR, f"127.0.0.1:{service.http_port}", free_ports(1), arguments.log, arguments.tp, options=options)
+    options = shlex.split(arguments.options) + (["--num-gpu-blocks-override", arguments.blocks] if arguments.blocks else [])
+    server = OpenAIServer(MODEL_DIR, f"127.0.0.1:{service.http_port}", free_ports(1), arguments.log, arguments.tp, options=options,
+                          gpus=arguments.vllm_gpus, max_model_len=max(16896, arguments.tokens[1] + arguments.answer_tokens + 64))
     try:
         wait_until("vLLM's server", server.ready, PATIENCE_S)
         campaign = Campaign(arguments, service, server, EndlessPrompts(*arguments.tokens, make_prompt))

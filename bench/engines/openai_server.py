@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs vLLM's OpenAI server as a process, with MillraceConnector set by configuration alone, and reads its metrics and log. Standard library only."""
+"""Runs vLLM's OpenAI server as a process, on the CPU or on GPUs, with MillraceConnector set by configuration alone, and reads its metrics and log.
+Standard library only."""
 import contextlib
 import http.client
 import json
@@ -8,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 # An answer that takes longer counts as hung.
 PATIENCE_S = 600
@@ -15,25 +17,30 @@ _ITERATION = re.compile(rb"Iteration\(\d+\): \d+ context requests, (\d+) context
 
 
 class OpenAIServer:
-    """Serves `model_dir` as "fixture". `options` are vLLM's option names and values in turn; `extra` goes into kv_connector_extra_config."""
+    """Serves `model_dir` as "fixture". `options` are vLLM's option names and values in turn; `extra` goes into kv_connector_extra_config. `gpus`: numbers
+    of GPUs as in CUDA_VISIBLE_DEVICES; "" for a vLLM on the CPU. On GPUs decode steps are CUDA graphs; nothing is compiled."""
 
-    def __init__(self, model_dir, coordinator, port, log_path, tp=1, extra=None, options=()):
+    def __init__(self, model_dir, coordinator, port, log_path, tp=1, extra=None, options=(), gpus="", max_model_len=16896):
         self.port, self.log_path = port, log_path
         config = {"kv_connector": "MillraceConnector", "kv_connector_module_path": "millrace_kv.connector", "kv_role": "kv_consumer",
                   "kv_connector_extra_config": {"coordinator": coordinator, "max_wait_s": PATIENCE_S, **(extra or {})}}
         # vLLM's ranks and the group's share the cores.
         environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
                            OMP_NUM_THREADS=str(max(1, os.cpu_count() // tp)), VLLM_WORKER_MULTIPROC_METHOD="spawn")
+        how = ["--enforce-eager"]
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus
+            how = ["--compilation-config", json.dumps({"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})]
         # The command `vllm` needs the metadata of all packages that vLLM names; the engines of tests/engines lack some of them.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model_dir, "--served-model-name", "fixture",
-                   "--skip-tokenizer-init", "--enforce-eager", "--max-model-len", "16896", "--tensor-parallel-size", str(tp),
+                   "--skip-tokenizer-init", *how, "--dtype", "bfloat16", "--max-model-len", str(max_model_len), "--tensor-parallel-size", str(tp),
                    # Worker processes spin while requests wait for their caches; a single rank needs none.
                    "--distributed-executor-backend", "uni" if tp == 1 else "mp",
                    "--enable-logging-iteration-details", "--host", "127.0.0.1", "--port", str(port), "--kv-transfer-config", json.dumps(config)]
         with open(log_path, "wb") as log:
             self._process = subprocess.Popen([*command, *map(str, options)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                              start_new_session=True)
-        if tp > 1:
+        if tp > 1 and not gpus:
             self._leave_cores_to_others()
 
     def _leave_cores_to_others(self):
@@ -72,6 +79,30 @@ class OpenAIServer:
     def complete_alone(self, tokens, max_tokens):
         """Like complete(), with vLLM's own prefill, without the connector."""
         return self.complete(tokens, max_tokens, kv_transfer_params={"millrace": False})
+
+    def stream(self, tokens, max_tokens, **extra):
+        """Returns (seconds until the first token, token ids). Raises RuntimeError with what the server answers instead."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            body = json.dumps(self._body(tokens, max_tokens, stream=True, **extra))
+            began, first, answer = time.monotonic(), None, []
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise RuntimeError(f"vLLM answers {response.status}: {response.read(1000).decode(errors='replace')}")
+            while line := response.readline():
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[len(b"data: "):])
+                if "choices" not in event:
+                    raise RuntimeError(f"vLLM's stream: {event}")
+                new = event["choices"][0].get("token_ids") if event["choices"] else None
+                if new and first is None:
+                    first = time.monotonic() - began
+                answer += new or []
+            if len(answer) != max_tokens:
+                raise RuntimeError(f"vLLM's stream ended after {len(answer)} of {max_tokens} tokens")
+            return first, answer
 
     def abandon(self, tokens, max_tokens, after):
         """Posts a request, waits for `after()`, and hangs up, so that vLLM aborts it. Returns True if no answer had come by then."""

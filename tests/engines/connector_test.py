@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""MillraceConnector without an engine: what it decides about options, versions and models, how it fits vLLM's interface, and where it puts a
-cache in 8-bit floats."""
+"""MillraceConnector without an engine: how it fits the interface of the vLLM that is installed, what it decides about options and models, and
+where it puts a cache."""
 import http.server
 import inspect
 import json
 import math
+import re
 import threading
 import types
 import unittest
@@ -16,14 +17,15 @@ import torch
 import vllm
 from millrace_kv import worker_side
 from millrace_kv._library import MillraceError
-from millrace_kv.connector import MillraceConnector, check_vllm_version
+from millrace_kv.connector import MillraceConnector
 from millrace_kv.coordinator import Coordinator, EventStream
 from millrace_kv.messages import Load, LoadFailures
 from millrace_kv.model_shape import ModelShape
 from millrace_kv.options import Options
 from millrace_kv.scheduler_side import SchedulerSide, _Remote
+from millrace_kv.vllm_parts import pack_blocks, why_unfit
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, UniformTypeKVCacheSpecs
 
 GIVEN = {"coordinator": "host:8000"}
 SHAPE = ModelShape(num_layers=5, num_kv_heads=2, head_dim=128, dtype="bfloat16", vocab_size=2048)
@@ -43,22 +45,62 @@ class OptionsTest(unittest.TestCase):
 
 
 class VersionTest(unittest.TestCase):
-    def test_known_versions_pass_and_others_only_when_told(self):
-        for version in "0.32.0", "0.33.0", "0.33.1+cu130", "0.32.0rc1":
-            check_vllm_version(version, Options.parse(GIVEN))
-        for version in "0.31.0", "0.34.0", "0.3.2", "dev", "1.32.0":
-            with self.subTest(version=version), self.assertRaisesRegex(RuntimeError, f"0.32 and 0.33; this is {version}"):
-                check_vllm_version(version, Options.parse(GIVEN))
-            check_vllm_version(version, Options.parse({**GIVEN, "any_vllm_version": True}))
+    """The connector against the vLLM that is installed, whichever it is."""
 
-    def test_the_connector_overrides_only_what_this_vllm_has(self):
-        for name, member in vars(MillraceConnector).items():
-            if name.startswith("_") or not inspect.isfunction(member):
-                continue
-            theirs = next((vars(base)[name] for base in MillraceConnector.__mro__[1:] if name in vars(base)), None)
-            self.assertIsNotNone(theirs, f"{name} in vLLM {vllm.__version__}")
-            self.assertEqual(list(inspect.signature(member).parameters), list(inspect.signature(theirs).parameters), name)
+    def test_this_vllm_has_what_the_connector_needs(self):
+        self.assertEqual(why_unfit(MillraceConnector), "")
         self.assertFalse(inspect.isabstract(MillraceConnector))
+
+    def test_the_connector_overrides_methods_with_the_parameters_that_they_have(self):
+        for name, member in vars(MillraceConnector).items():
+            theirs = next((vars(base)[name] for base in MillraceConnector.__mro__[1:] if name in vars(base)), None)
+            if not name.startswith("_") and inspect.isfunction(member) and theirs is not None:
+                self.assertEqual(list(inspect.signature(member).parameters), list(inspect.signature(theirs).parameters), name)
+
+    def test_a_vllm_that_lacks_a_method_or_passes_more_is_refused_at_start(self):
+        class Future(MillraceConnector):
+            def save_one_token(self):
+                pass
+
+            def get_finished(self):
+                pass
+        self.assertEqual(why_unfit(Future), "its connectors have no save_one_token()")
+        del Future.save_one_token
+        self.assertEqual(why_unfit(Future), "it passes finished_req_ids to get_finished()")
+        with mock.patch("millrace_kv.connector.why_unfit", return_value="it has changed"), self.assertRaisesRegex(
+                RuntimeError, f"does not fit vLLM {re.escape(vllm.__version__)}: it has changed"):
+            connector_of(full_attention())
+
+    def test_a_request_has_what_the_connector_reads(self):
+        """vLLM's own request, salted, has other block hashes, and the former ones when its salt is taken back."""
+        from vllm import SamplingParams
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.request import Request
+        init_none_hash(sha256)
+        request = Request("vllms", list(range(40)), SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": {"millrace": False}}), None,
+                          block_hasher=get_request_block_hasher(16, sha256))
+        self.assertFalse(SchedulerSide._is_vllms(request))
+        self.assertEqual((request.num_prompt_tokens, request.prompt_token_ids), (40, list(range(40))))
+        self.assertEqual(request.kv_transfer_params, {"millrace": False})
+        unsalted = list(request.block_hashes)
+        self.assertEqual(len(unsalted), 2)
+        SchedulerSide._set_cache_salt(request, "ours")
+        self.assertEqual(len(request.block_hashes), 2)
+        self.assertFalse(set(request.block_hashes) & set(unsalted))
+        SchedulerSide._set_cache_salt(request, None)
+        self.assertEqual(request.block_hashes, unsalted)
+
+    def test_what_workers_report_reaches_the_scheduler(self):
+        from vllm.v1.outputs import KVConnectorOutput
+        connector = connector_of(full_attention())
+        self.addCleanup(connector.shutdown)
+        with mock.patch.object(connector, "_scheduler") as side:
+            failures = LoadFailures({"a": ("corrupt", "x")})
+            connector.update_connector_output(KVConnectorOutput(finished_recving={"a"}, kv_connector_worker_meta=failures))
+            connector.update_connector_output(KVConnectorOutput())
+        self.assertEqual([call.args[0] for call in side.failed.call_args_list], [{"a": ("corrupt", "x")}, {}])
+        self.assertEqual([set(call.args[0]) for call in side.received.call_args_list], [{"a"}, set()])
 
 
 class ModelTest(unittest.TestCase):
@@ -219,27 +261,66 @@ class EventStreamTest(unittest.TestCase):
                 self.assertEqual(failure.exception.code, "unsupported")
 
 
+def full_attention(**numbers):
+    return FullAttentionSpec(**{"block_size": 16, "num_kv_heads": 2, "head_size": 128, "dtype": torch.bfloat16, **numbers})
+
+
+def connector_of(spec, cache_dtype="auto"):
+    """The scheduler's instance in a vLLM with such a KV cache."""
+    config = vllm_config(kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config=GIVEN, is_kv_consumer=True),
+                         parallel_config=types.SimpleNamespace(), cache_config=types.SimpleNamespace(cache_dtype=cache_dtype))
+    groups = [types.SimpleNamespace(kv_cache_spec=spec, layer_names=[f"layers.{layer}" for layer in range(5)])]
+    return MillraceConnector(config, KVConnectorRole.SCHEDULER, types.SimpleNamespace(kv_cache_groups=groups))
+
+
 class OwnCacheTest(unittest.TestCase):
-    def promised(self, cache_dtype, dtype, quant_mode):
+    def promised(self, spec, cache_dtype="auto"):
         """For a vLLM with such a KV cache: what it is promised for a prompt, whether the prompt is prefilled, and what is logged."""
-        spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=128, dtype=dtype, kv_quant_mode=quant_mode)
-        config = vllm_config(kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config=GIVEN, is_kv_consumer=True),
-                             parallel_config=types.SimpleNamespace(), cache_config=types.SimpleNamespace(cache_dtype=cache_dtype))
-        groups = [types.SimpleNamespace(kv_cache_spec=spec, layer_names=[f"layers.{layer}" for layer in range(5)])]
         with mock.patch("millrace_kv.scheduler_side.Coordinator") as coordinator, mock.patch("millrace_kv.connector.logger.warning") as said:
             prefill = coordinator.return_value.prefill
             prefill.return_value.manifest.return_value = None
-            connector = MillraceConnector(config, KVConnectorRole.SCHEDULER, types.SimpleNamespace(kv_cache_groups=groups))
+            connector = connector_of(spec, cache_dtype)
             promised = connector.get_num_new_matched_tokens(prompt_request(), 0)
             connector.shutdown()
         return promised, prefill.called, [call.args[0] % call.args[1:] for call in said.call_args_list]
 
     def test_one_in_8_bit_floats_leaves_all_prompts_to_vllm_and_says_so_at_start(self):
-        self.assertEqual(self.promised("fp8", torch.uint8, KVQuantMode.FP8_PER_TENSOR), (
+        spec = full_attention(dtype=torch.uint8, kv_quant_mode=KVQuantMode.FP8_PER_TENSOR)
+        self.assertEqual(self.promised(spec, "fp8"), (
             (0, False), False, ["MillraceConnector leaves all prompts to vLLM: the KV cache is kept as fp8 (torch.uint8), the model computes in bfloat16"]))
 
     def test_one_in_the_models_type_has_them_prefilled(self):
-        self.assertEqual(self.promised("auto", torch.bfloat16, KVQuantMode.NONE), ((None, False), True, []))
+        self.assertEqual(self.promised(full_attention()), ((None, False), True, []))
+
+    def test_one_with_a_spec_for_each_layer_is_judged_by_every_layer(self):
+        def layers(last):
+            specs = {f"layers.{layer}": full_attention() for layer in range(4)}
+            return UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={**specs, "layers.4": last})
+        self.assertEqual(self.promised(layers(full_attention())), ((None, False), True, []))
+        windowed = full_attention(sliding_window=512)
+        self.assertEqual(self.promised(layers(windowed)), (
+            (0, False), False, ["MillraceConnector leaves all prompts to vLLM: its attention is not full attention over K and V (FullAttentionSpec)"]))
+
+
+class PackingTest(unittest.TestCase):
+    def test_packed_blocks_are_those_that_vllm_writes_itself(self):
+        """Blocks that were written plainly and packed are those that vLLM's kernel makes of the same tokens' K and V, on a CPU."""
+        from vllm._custom_ops import cpu_attn_reshape_and_cache
+        from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+        blocks, heads, tokens, width, ids = 6, 2, 128, 64, [4, 1]
+        numbers = torch.Generator().manual_seed(2)
+        k, v = (torch.randn(len(ids) * tokens, heads, width, generator=numbers).bfloat16() for _ in "kv")
+        expected, found = (torch.zeros(blocks, heads, tokens, 2 * width, dtype=torch.bfloat16) for _ in range(2))
+        slots = torch.cat([torch.arange(tokens) + block * tokens for block in ids])
+        # The attention sees a block as its K followed by its V.
+        caches = expected.view(blocks, heads, 2 * tokens, width).chunk(2, dim=2)
+        cpu_attn_reshape_and_cache(k, v, *caches, slots, _get_attn_isa(k.dtype, tokens, width))
+        for at, block in enumerate(ids):
+            mine = slice(at * tokens, (at + 1) * tokens)
+            found[block, ..., :width], found[block, ..., width:] = k[mine].transpose(0, 1), v[mine].transpose(0, 1)
+        self.assertFalse(torch.equal(found, expected))
+        pack_blocks(found, ids)
+        self.assertTrue(torch.equal(found, expected))
 
 
 class LandingTest(unittest.TestCase):
@@ -299,9 +380,9 @@ class LandingTest(unittest.TestCase):
         in_order, packed = list(caches.values()), []
 
         def pack(cache, ids):
-            packed.append((next(layer for layer, one in enumerate(in_order) if one is cache), ids.tolist()))
+            packed.append((next(layer for layer, one in enumerate(in_order) if one is cache), ids))
         with mock.patch.object(worker_side, "Manifest", return_value=manifest), \
-                mock.patch.object(worker_side.current_platform, "pack_kv_cache", pack):
+                mock.patch.object(worker_side, "pack_blocks", pack):
             worker._load(load, worker_side._LoadState(None))
         return in_order, packed
 

@@ -14,17 +14,9 @@ from ._version import VERSION
 from .messages import LoadFailures, LoadMetadata
 from .model_shape import ModelShape, why_left_to_vllm
 from .options import Options
+from .vllm_parts import why_unfit
 
 logger = init_logger("vllm.millrace_kv")
-
-KNOWN_VLLM = ("0.32", "0.33")
-
-
-def check_vllm_version(version, options):
-    if ".".join(version.split(".")[:2]) in KNOWN_VLLM or options.any_vllm_version:
-        return
-    raise RuntimeError(f"millrace-kv {VERSION} knows vLLM {' and '.join(KNOWN_VLLM)}; this is {version}. Install one of them, or try what "
-                       'happens with "any_vllm_version": true in kv_connector_extra_config')
 
 
 class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
@@ -34,7 +26,8 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
             self.options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
         except ValueError as why:
             raise ValueError(f"kv_connector_extra_config of MillraceConnector: {why}") from None
-        check_vllm_version(vllm.__version__, self.options)
+        if why := why_unfit(MillraceConnector):
+            raise RuntimeError(f"millrace-kv {VERSION} does not fit vLLM {vllm.__version__}: {why}. It is tested with vLLM 0.26, 0.29, 0.32 and 0.33")
         if not self._kv_transfer_config.is_kv_consumer:
             # Only for a consumer does vLLM ensure that blocks which a step may still write to are not loaded next.
             raise ValueError('MillraceConnector needs "kv_role": "kv_consumer"')

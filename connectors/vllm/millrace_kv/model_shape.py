@@ -37,7 +37,9 @@ class ModelShape:
 
 def why_left_to_vllm(vllm_config, kv_cache_config):
     """Why no cache can be pulled into this engine at all; "" if caches can."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, iter_layer_specs
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    from .vllm_parts import keeps_every_token, layer_specs
     parallel = vllm_config.parallel_config
     for name in "pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size":
         size = getattr(parallel, name, 1)
@@ -49,8 +51,8 @@ def why_left_to_vllm(vllm_config, kv_cache_config):
     group = kv_cache_config.kv_cache_groups[0]
     if len(group.layer_names) != shape.num_layers:
         return f"the KV cache has {len(group.layer_names)} layers, the model {shape.num_layers}: those of a draft model are not pulled"
-    for spec in iter_layer_specs(group.kv_cache_spec):
-        if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size or spec.tokens_per_state != 1:
+    for spec in layer_specs(group.kv_cache_spec):
+        if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size or not keeps_every_token(spec):
             return f"its attention is not full attention over K and V ({type(spec).__name__})"
         if spec.kv_quant_mode.value != 0 or str(spec.dtype).removeprefix("torch.") != shape.dtype:
             return f"the KV cache is kept as {vllm_config.cache_config.cache_dtype} ({spec.dtype}), the model computes in {shape.dtype}"

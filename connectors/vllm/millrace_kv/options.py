@@ -27,7 +27,6 @@ class Options:
     connect_timeout_s: float = 2.0
     idle_ms: float = 10.0  # how long vLLM's loop rests when all requests wait for caches
     staging_bytes: int = 256 << 20  # pinned memory of a worker on a GPU
-    any_vllm_version: bool = False
 
     @staticmethod
     def parse(config):

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from vllm.logger import init_logger
-from vllm.platforms import current_platform
 
 from ._library import MillraceError, Pending
 from .client import Client, Manifest
 from .coordinator import Coordinator
+from .vllm_parts import pack_blocks
 
 logger = init_logger("vllm.millrace_kv")
 
@@ -89,7 +89,7 @@ class Layers:
     def pack(self, layer, ids):
         """Reorders blocks from the plain layout in which they were written into the one that the CPU's attention reads."""
         if self.on_cpu:
-            current_platform.pack_kv_cache(self._caches[layer], torch.tensor(ids, dtype=torch.int64))
+            pack_blocks(self._caches[layer], ids)
 
     def staging(self, num_blocks):
         return torch.empty((num_blocks, *self._caches[0].shape[1:]), dtype=self._caches[0].dtype, pin_memory=not self.on_cpu)
