@@ -85,8 +85,10 @@ struct DeviceInfo {
   int64_t max_tokens = int64_t{1} << 30;
   int64_t gemm_rows = 1024;  // best number of rows for one product
   SparseCost sparse_cost;
-  // The most device memory that an operation allocates temporarily, whatever the length of the prompt.
+  // The most device memory that an operation allocates temporarily for prompts of which one kv head's keys, in int8,
+  // have at most scratch_key_bytes. What they have beyond comes on top, and a twentieth of that for their pages.
   int64_t scratch_bytes = 0;
+  int64_t scratch_key_bytes = INT64_MAX;
 
   bool computes_in(DType dtype) const;
   // The smallest supported head dimension that is at least `head_dim`, or else the largest supported.

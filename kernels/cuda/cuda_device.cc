@@ -90,7 +90,8 @@ class CudaDevice final : public Device {
             .max_hidden_size = 16384,
             .max_tokens = int64_t{4} << 20,
             .gemm_rows = kGemmRows,
-            .scratch_bytes = cuda::kPageListBytes};
+            .scratch_bytes = cuda::kPageListBytes,
+            .scratch_key_bytes = cuda::AdaptiveMemory().key_bytes};
   }
 
   int64_t free_bytes() const override {

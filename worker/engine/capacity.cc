@@ -30,7 +30,7 @@ int64_t max_listed_blocks_of_all_tiles(int64_t num_tiles) {
 }  // namespace
 
 int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
-  const auto& [config, shard, grid, dtype, stages_layers, float8_kv] = layout;
+  const auto& [config, shard, grid, dtype, stages_layers, float8_kv, scratch_key_bytes] = layout;
   const int64_t rows = round_up(ceil_div(num_tokens, grid.cp), kernels::kTileRows);
   const int64_t head_bytes = config.head_dim * dtype_bytes(dtype);
   const int64_t kv_row_bytes = 2 * shard.num_kv_heads * head_bytes;
@@ -66,8 +66,12 @@ int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens) {
   // up to a page.
   const int64_t prefix_bytes =
       grid.cp > 1 ? kPrefixChunks * grid.cp * kernels::kPageTokens * kv_row_bytes : 0;
-  return rows * per_row + num_tokens * per_token + shard.num_query_heads * blocks * 4 +
-         2 * kernels::kTileRows * dense_heads * head_bytes + prefix_bytes;
+  // The adaptive pattern has one kv head's keys in int8 at least, and their pages' moments.
+  const int64_t keys_beyond =
+      std::max<int64_t>(num_tokens * config.head_dim - scratch_key_bytes, 0);
+  return keys_beyond + keys_beyond / 20 + rows * per_row + num_tokens * per_token +
+         shard.num_query_heads * blocks * 4 + 2 * kernels::kTileRows * dense_heads * head_bytes +
+         prefix_bytes;
 }
 
 int64_t fixed_bytes(const RankLayout& layout, const FixedMemory& memory) {

@@ -19,13 +19,15 @@ struct RankLayout {
   const model::ShardShape& shard;
   GridShape grid;
   DType compute_dtype = DType::kFloat32;
-  bool stages_layers = false;  // StoreSink on a device with memory of its own
-  bool float8_kv = false;      // StoreSink stages 8-bit floats, on any device
+  bool stages_layers = false;             // StoreSink on a device with memory of its own
+  bool float8_kv = false;                 // StoreSink stages 8-bit floats, on any device
+  int64_t scratch_key_bytes = INT64_MAX;  // kernels::DeviceInfo
 };
 
 // Device memory that Engine::prefill and its sink allocate on one rank for `num_tokens` tokens:
-// residual stream, Q, attention output, own K/V, the gathered slab, scores, and block lists at
-// their cap. Excludes the weights and the KV store.
+// residual stream, Q, attention output, own K/V, the gathered slab, scores, block lists at
+// their cap, and the keys of the adaptive pattern that the device's scratch_bytes do not count.
+// Excludes the weights and the KV store.
 int64_t prefill_bytes(const RankLayout& layout, int64_t num_tokens);
 
 // What a prompt takes in addition, whatever its length, on a device with memory of its own.

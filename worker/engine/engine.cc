@@ -98,7 +98,8 @@ Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t
                                const Result<void>& own, PairCounts& counts, Deadline deadline) {
   const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
   MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(grid_->world(), pairs, deadline));
-  const auto counted = counts.add(ranks, run.attends_whole(layer));
+  const auto counted = counts.add(ranks, {.all_rows = run.attends_whole(layer),
+                                          .has_window = weights_->config.window(layer) > 0});
   if (!task.at_boundary) return {};
   return task.at_boundary({.layer = layer,
                            .num_layers = weights_->config.num_layers,

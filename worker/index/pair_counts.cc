@@ -5,7 +5,7 @@
 
 namespace millrace::worker {
 
-PairCounts::Layer PairCounts::add(std::span<const RankPairs> ranks, bool all_rows) {
+PairCounts::Layer PairCounts::add(std::span<const RankPairs> ranks, LayerKind kind) {
   double covered = 0, causal = 0, most = 0;
   for (const auto& rank : ranks) {
     covered += rank.covered;
@@ -14,9 +14,9 @@ PairCounts::Layer PairCounts::add(std::span<const RankPairs> ranks, bool all_row
   }
   const double if_all_had_max = most * static_cast<double>(ranks.size());
   const Layer layer{.density = covered / causal, .imbalance = if_all_had_max / covered};
-  covered_ += covered;
-  causal_ += causal;
-  if (all_rows) {
+  (kind.has_window ? covered_in_windows_ : covered_) += covered;
+  (kind.has_window ? causal_in_windows_ : causal_) += causal;
+  if (kind.all_rows) {
     shared_ += covered;
     shared_if_all_had_max_ += if_all_had_max;
     if (layer.imbalance > worst_) {

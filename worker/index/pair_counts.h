@@ -32,17 +32,26 @@ class PairCounts {
     double density = 0;  // covered over causal pairs, all ranks and heads
     double imbalance = 1;
   };
+  struct LayerKind {
+    bool all_rows = true;     // attend in it
+    bool has_window = false;  // its heads attend to a window, whatever the plan says
+  };
 
-  // Adds the next layer. `all_rows`: whether all rows attend in it.
-  Layer add(std::span<const RankPairs> ranks, bool all_rows = true);
+  // Adds the next layer.
+  Layer add(std::span<const RankPairs> ranks, LayerKind kind = {});
 
-  double density() const { return covered_ / causal_; }
+  // Over the layers without a window, whose heads had a choice; over all if each has one.
+  double density() const {
+    return causal_ > 0 ? covered_ / causal_ : covered_in_windows_ / causal_in_windows_;
+  }
   Imbalance imbalance() const;
 
  private:
   int32_t num_layers_ = 0;
   double covered_ = 0;
   double causal_ = 0;
+  double covered_in_windows_ = 0;  // of the layers with a window
+  double causal_in_windows_ = 0;
   // Over layers that attend with all rows:
   double shared_ = 0;  // covered pairs
   double shared_if_all_had_max_ = 0;

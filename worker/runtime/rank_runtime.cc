@@ -156,7 +156,8 @@ RankLayout RankRuntime::layout(GridShape grid) const {
           .grid = grid,
           .compute_dtype = weights_->compute_dtype,
           .stages_layers = !device_->info().host_memory,
-          .float8_kv = kv_scales_ != nullptr};
+          .float8_kv = kv_scales_ != nullptr,
+          .scratch_key_bytes = device_->info().scratch_key_bytes};
 }
 
 Result<int64_t> RankRuntime::least_of_all(int64_t own, Deadline deadline) {

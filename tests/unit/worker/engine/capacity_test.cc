@@ -134,6 +134,17 @@ TEST(Capacity, TheLongestPromptIsTheLastThatFits) {
   EXPECT_EQ(max_prompt_tokens(layout, int64_t{1} << 60), config.max_position_embeddings);
 }
 
+TEST(Capacity, KeysThatTheDevicesScratchDoesNotCountAreThePrompts) {
+  const auto config = test::tiny_model_config();
+  const auto shard = *model::shard_shape(config, {});
+  RankLayout layout{.config = config, .shard = shard};
+  const int64_t without = prefill_bytes(layout, kTokens);
+  layout.scratch_key_bytes = kTokens * config.head_dim;
+  EXPECT_EQ(prefill_bytes(layout, kTokens), without);
+  layout.scratch_key_bytes -= 1000;
+  EXPECT_EQ(prefill_bytes(layout, kTokens), without + 1050);  // with a twentieth for their pages
+}
+
 TEST(Capacity, WhatAPromptOfAnyLengthTakesIsTheSumOfItsParts) {
   auto config = test::tiny_model_config();
   config.hidden_size = 1000;

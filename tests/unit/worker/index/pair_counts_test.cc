@@ -36,13 +36,24 @@ TEST(PairCounts, ALayerOfSomeRowsCountsForDensityAlone) {
   counts.add(
       std::vector<RankPairs>{{.covered = 60, .causal = 100}, {.covered = 40, .causal = 100}});
   const std::vector<RankPairs> some = {{.covered = 10, .causal = 10}, {.covered = 0, .causal = 0}};
-  const auto layer = counts.add(some, /*all_rows=*/false);
+  const auto layer = counts.add(some, {.all_rows = false});
   EXPECT_EQ(layer.density, 1);
   EXPECT_EQ(layer.imbalance, 2);
   EXPECT_DOUBLE_EQ(counts.density(), 110.0 / 210);
   EXPECT_DOUBLE_EQ(counts.imbalance().mean, 1.2);
   EXPECT_DOUBLE_EQ(counts.imbalance().worst, 1.2);
   EXPECT_EQ(counts.imbalance().worst_layer, 0);
+}
+
+// All pairs in windows are computed, under any plan.
+TEST(PairCounts, DensityIsThatOfLayersWithoutAWindow) {
+  PairCounts counts;
+  const std::vector<RankPairs> window = {{.covered = 50, .causal = 50}};
+  EXPECT_EQ(counts.add(window, {.has_window = true}).density, 1);
+  EXPECT_EQ(counts.density(), 1);
+  counts.add(std::vector<RankPairs>{{.covered = 20, .causal = 80}});
+  counts.add(window, {.has_window = true});
+  EXPECT_DOUBLE_EQ(counts.density(), 0.25);
 }
 
 TEST(PairCounts, OneRankIsInBalanceWithItself) {
