@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/cli/rank_cli.h"
 
+#include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
 
@@ -22,12 +23,11 @@ void add_model_options(CLI::App& app, RankOptions& options) {
   app.add_option_function<std::string>(
          "--device",
          [&options](const std::string& text) {
-           const auto choice = parse_device_choice(text);
-           if (!choice.ok()) throw CLI::ValidationError("--device", choice.error().message);
-           options.device = *choice;
+           options.device = parse_device_choice(text).value();
          },
          "auto: a GPU if there is one; cuda: ranks take the machine's GPUs in turn")
       ->option_text("auto|cpu|cuda|cuda:N")
+      ->check(cli::check_by(parse_device_choice))
       ->default_str("auto");
   cli::add_choice<std::optional<DType>>(app, "--dtype", options.compute_dtype,
                                         {{"auto", std::nullopt},
