@@ -80,4 +80,22 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
       ->capture_default_str();
 }
 
+void add_prompt_options(CLI::App& app, std::string& head_plan, double& min_recall,
+                        double& layer_timeout_s) {
+  app.add_option("--head-plan", head_plan,
+                 "head plan, see below; requests to a service may name another")
+      ->type_name("PLAN")
+      ->capture_default_str();
+  app.add_option("--min-recall", min_recall,
+                 "least share of its attention mass that each sampled row of an adaptive head "
+                 "covers, 0 to 1")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--layer-timeout-s", layer_timeout_s,
+                 "a rank counts as lost if a layer takes longer, in seconds")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
+}
+
 }  // namespace millrace::worker
