@@ -197,6 +197,7 @@ int main(int argc, char** argv) {
   app.formatter(std::make_shared<cli::HelpFormatter>());
   app.set_version_flag("--version", MILLRACE_VERSION);
   app.require_subcommand(1);
+  app.fallthrough();
   auto* patterns = app.add_subcommand(
       "patterns",
       "Searches each head's pattern, at equal time the one nearest to dense attention:\n"

@@ -17,6 +17,7 @@
 #include "client/token_source.h"
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
+#include "common/cli/config_files.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
@@ -200,14 +201,14 @@ using Action = std::function<Result<void>()>;
 void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
   auto* command = app.add_subcommand("prefill", "send a prompt and wait for its manifest");
   auto* prompt = command->add_option_group("prompt", "The prompt: one of");
-  prompt
-      ->add_option("--prompt", arguments.prompt_file,
-                   "token ids: JSON, JSON lines, or .bin with little-endian int32")
-      ->type_name("FILE");
+  auto* tokens =
+      prompt->add_option("--prompt", arguments.prompt_file,
+                         "token ids: JSON, JSON lines, or .bin with little-endian int32");
+  tokens->type_name("FILE");
   auto* text = prompt->add_option("--text", arguments.text, "text, as it is");
-  text->type_name("TEXT");
+  text->type_name("TEXT")->excludes(tokens);
   auto* text_file = prompt->add_option("--text-file", arguments.text_file, "text in UTF-8");
-  text_file->type_name("FILE");
+  text_file->type_name("FILE")->excludes(tokens, text);
   prompt->require_option(1);
   command->add_flag_callback(
       "--no-special-tokens", [&arguments] { arguments.add_special_tokens = false; },
@@ -263,7 +264,7 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
   command
       ->add_option("--cache-salt", arguments.cache_salt,
                    "cached pages are shared by prompts of the same salt and token name alone")
-      ->type_name("SALT");
+      ->type_name(cli::kSecret);
   command->add_flag("--cache-impure", arguments.cache_impure,
                     "share pages under a head plan whose choice depends on what follows, too");
   auto* share = command->add_option(

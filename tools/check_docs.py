@@ -31,6 +31,7 @@ FOREIGN_OPTIONS = {
     "Slurm": "--cpus-per-task --gpu-bind --gpus-per-task --mpi --nodes --ntasks --signal --test-only",
     "apt-get, curl": "--data-binary --no-install-recommends",
     "systemctl, useradd": "--no-create-home --now --shell --system",
+    "pkg-config": "--cflags --libs",
     "pip": "--no-deps --only-binary",
     "vLLM": "--kv-events-config --kv-transfer-config --prefiller-host --prefiller-port --scheduling-policy",
 }

@@ -3,7 +3,7 @@
 """Checks that every file that states Millrace's version states the one in the file VERSION.
 
 CMake and deploy/containers/build read VERSION themselves. The places in PLACES cannot, and repeat it. The C interface
-has a number of its own, in kvclient/millrace_kv.h, which the shared library and the Python package repeat.
+has a number of its own, in sdk/include/millrace/millrace_kv.h, which the shared library and the Python package repeat.
 Prints each place that differs as file:line: reason; exit status 1 if any. --write changes those that repeat VERSION.
 """
 
@@ -80,12 +80,12 @@ def write(version, files):
 
 
 def c_interface_offences():
-    header = read("kvclient/millrace_kv.h")
+    header = read("sdk/include/millrace/millrace_kv.h")
     number = tuple(re.search(rf"^#define MKV_VERSION_{part} (\d+)$", header, re.M).group(1)
                    for part in ("MAJOR", "MINOR"))
     major = number[0]
     for path, pattern, expected in (
-        ("kvclient/install/CMakeLists.txt", r"VERSION (\d+)\.(\d+) SOVERSION (\d+)", (*number, major)),
+        ("sdk/CMakeLists.txt", r"VERSION (\d+)\.(\d+) SOVERSION (\d+)", (*number, major)),
         ("connectors/vllm/millrace_kv/_library.py", r"^VERSION_MAJOR, VERSION_MINOR = (\d+), (\d+)$", number),
     ):
         text = read(path)
@@ -93,7 +93,7 @@ def c_interface_offences():
         if match is None:
             yield f"{path}:1: states no version of the C interface"
         elif match.groups() != expected:
-            yield (f"{path}:{line_of(text, match.start())}: {match.group()}; kvclient/millrace_kv.h has "
+            yield (f"{path}:{line_of(text, match.start())}: {match.group()}; sdk/include/millrace/millrace_kv.h has "
                    f"{'.'.join(number)}")
 
 

@@ -5,29 +5,30 @@
 // Exit status: 0 done; 1 a result was wrong; 2 could not run.
 #include <cstdio>
 #include <exception>
+#include <memory>
 
 #include "bench/millrace_bench/kernels/kernels_command.h"
 #include "bench/millrace_bench/prefill/prefill_command.h"
 #include "comm/mpi/mpi_session.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "common/cli/help_formatter.h"
+#include "common/cli/parse.h"
 #include "worker/cli/rank_end.h"
 
 int main(int argc, char** argv) {
   using namespace millrace::bench;
   CLI::App app("Times kernels and whole prefills, and compares them with what the machine can do.",
                "millrace-bench");
+  app.formatter(std::make_shared<millrace::cli::HelpFormatter>());
   app.require_subcommand(1);
+  app.fallthrough();
   KernelsCommand kernels;
   auto* kernels_app = app.add_subcommand("kernels", "operations, one at a time");
   add_kernels_command(*kernels_app, kernels);
   PrefillCommand prefill;
   auto* prefill_app = app.add_subcommand("prefill", "whole prompts, one head plan after another");
   add_prefill_command(*prefill_app, prefill);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
+  if (const auto status = millrace::cli::parse(app, argc, argv)) return *status;
   try {
     if (kernels_app->parsed()) return run_kernels(kernels, argc, argv);
     millrace::comm::prepare_nccl();

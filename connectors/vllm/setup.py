@@ -20,7 +20,7 @@ def library():
         if not os.path.isfile(named):
             raise SystemExit(f"MILLRACE_KV_LIBRARY is {named!r}: no such file")
         return named
-    built = glob.glob(os.path.join(HERE, "../../build/*/kvclient/install", NAME))
+    built = glob.glob(os.path.join(HERE, "../../build/*/sdk", NAME))
     return max(built, key=os.path.getmtime, default=None)
 
 

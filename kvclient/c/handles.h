@@ -2,13 +2,14 @@
 // What the handles of millrace_kv.h point to.
 #pragma once
 
+#include <millrace/millrace_kv.h>
+
 #include <memory>
 #include <mutex>
 
 #include "comm/any/any_transport.h"
 #include "kvclient/handover/handover_feed.h"
 #include "kvclient/manifest/manifest.h"
-#include "kvclient/millrace_kv.h"
 #include "kvclient/pull_client.h"
 
 struct mkv_manifest {

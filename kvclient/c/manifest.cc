@@ -138,6 +138,16 @@ mkv_status mkv_manifest_head_scales(const mkv_manifest* handle, int32_t layer, i
   });
 }
 
+int32_t mkv_manifest_has_page(const mkv_manifest* handle, int32_t layer, int32_t kv_head,
+                              int64_t page) {
+  if (handle == nullptr) return 0;
+  const auto& manifest = *handle->manifest;
+  const auto& layout = manifest.layout;
+  const bool inside = layer >= 0 && layer < layout.num_layers && kv_head >= 0 &&
+                      kv_head < layout.num_kv_heads && page >= 0 && page < manifest.num_pages();
+  return inside && manifest.has_page(layer, kv_head, page) ? 1 : 0;
+}
+
 size_t mkv_manifest_json(const mkv_manifest* handle, char* buffer, size_t buffer_bytes) {
   size_t length = 0;
   guarded([&] {

@@ -10,13 +10,10 @@ using namespace millrace::kvclient::c;
 
 namespace {
 
-Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
-  if (from.layers == nullptr || from.num_layers <= 0 || from.block_ids == nullptr ||
-      from.num_blocks < 0) {
-    return error(Errc::kInvalidArgument, "{} layers at {}, {} blocks at {}", from.num_layers,
-                 static_cast<const void*>(from.layers), from.num_blocks,
-                 static_cast<const void*>(from.block_ids));
-  }
+// Fields that both kinds of requests have: dtype, decode_float8, memory, timeout_s, priority,
+// ask_again.
+template <typename Request>
+Result<kvclient::PullRequest> common_part_of(const Request& from) {
   if (from.dtype < MKV_FLOAT32 || from.dtype > MKV_FLOAT8_E4M3) {
     return error(Errc::kUnsupported, "dtype {}", from.dtype);
   }
@@ -24,34 +21,60 @@ Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
   if (wants_codes && from.decode_float8 != 0) {
     return Error(Errc::kInvalidArgument, "decode_float8 with a destination of 8-bit floats");
   }
-  if (from.order < MKV_ORDER_POSITION || from.order > MKV_ORDER_CRITICALITY) {
-    return error(Errc::kUnsupported, "order {}", from.order);
-  }
   if (from.memory < MKV_MEMORY_HOST) {
     return error(Errc::kUnsupported, "memory {}", from.memory);
   }
-  kvclient::PullRequest request{
-      .first_layer = from.first_layer,
-      .first_kv_head = from.first_kv_head,
-      .num_kv_heads = from.num_kv_heads,
-      .dtype = wants_codes ? DType::kFloat32 : static_cast<DType>(from.dtype),
-      .head_dim = from.head_dim,
-      .block_tokens = from.block_tokens,
-      .first_token = from.first_token,
-      .num_tokens = from.num_tokens,
-      .block_ids = {from.block_ids, from.block_ids + from.num_blocks},
-      .layers = {},
-      .device =
-          from.memory == MKV_MEMORY_HOST ? kvclient::kHostMemory : from.memory - MKV_MEMORY_CUDA,
-      .timeout = duration_of(from.timeout_s),
-      .priority = from.priority,
-      .ask_again = from.ask_again != 0,
-      .order = static_cast<kvclient::PullOrder>(from.order),
-      .hot_share = from.hot_share == 0 ? kvclient::kDefaultHotShare : from.hot_share,
-      .float8 = wants_codes               ? kvclient::Float8Cache::kCodes
-                : from.decode_float8 != 0 ? kvclient::Float8Cache::kDecoded
-                                          : kvclient::Float8Cache::kRefused,
-      .feed = from.feed == nullptr ? nullptr : from.feed->feed};
+  kvclient::PullRequest request;
+  request.dtype = wants_codes ? DType::kFloat32 : static_cast<DType>(from.dtype);
+  request.device =
+      from.memory == MKV_MEMORY_HOST ? kvclient::kHostMemory : from.memory - MKV_MEMORY_CUDA;
+  request.timeout = duration_of(from.timeout_s);
+  request.priority = from.priority;
+  request.ask_again = from.ask_again != 0;
+  request.float8 = wants_codes               ? kvclient::Float8Cache::kCodes
+                   : from.decode_float8 != 0 ? kvclient::Float8Cache::kDecoded
+                                             : kvclient::Float8Cache::kRefused;
+  return request;
+}
+
+Result<kvclient::PullRequest> request_of(const mkv_page_request& from) {
+  if (from.pages == nullptr || from.num_pages <= 0) {
+    return error(Errc::kInvalidArgument, "{} pages at {}", from.num_pages,
+                 static_cast<const void*>(from.pages));
+  }
+  MR_ASSIGN_OR_RETURN(auto request, common_part_of(from));
+  for (int64_t i = 0; i < from.num_pages; ++i) {
+    const auto& page = from.pages[i];
+    request.pages.push_back(
+        {.name = {.layer = page.layer, .kv_head = page.kv_head, .page = page.page},
+         .to = static_cast<std::byte*>(page.to)});
+  }
+  return request;
+}
+
+Result<kvclient::PullRequest> request_of(const mkv_pull_request& from) {
+  if (from.layers == nullptr || from.num_layers <= 0 || from.block_ids == nullptr ||
+      from.num_blocks < 0) {
+    return error(Errc::kInvalidArgument, "{} layers at {}, {} blocks at {}", from.num_layers,
+                 static_cast<const void*>(from.layers), from.num_blocks,
+                 static_cast<const void*>(from.block_ids));
+  }
+  if (from.order < MKV_ORDER_POSITION || from.order > MKV_ORDER_CRITICALITY) {
+    return error(Errc::kUnsupported, "order {}", from.order);
+  }
+  MR_ASSIGN_OR_RETURN(auto request, common_part_of(from));
+  request.first_layer = from.first_layer;
+  request.first_kv_head = from.first_kv_head;
+  request.num_kv_heads = from.num_kv_heads;
+  request.head_dim = from.head_dim;
+  request.block_tokens = from.block_tokens;
+  request.first_token = from.first_token;
+  request.num_tokens = from.num_tokens;
+  request.block_ids.assign(from.block_ids, from.block_ids + from.num_blocks);
+  request.order = static_cast<kvclient::PullOrder>(from.order);
+  request.hot_share = from.hot_share == 0 ? kvclient::kDefaultHotShare : from.hot_share;
+  request.takes_part = from.takes_part != 0;
+  request.feed = from.feed == nullptr ? nullptr : from.feed->feed;
   for (int32_t i = 0; i < from.num_layers; ++i) {
     const auto& layer = from.layers[i];
     request.layers.push_back({.k = static_cast<std::byte*>(layer.k),
@@ -71,20 +94,15 @@ mkv_status pull_status(const std::optional<Result<void>>& end) {
   return end ? status_of(*end) : MKV_PENDING;
 }
 
-}  // namespace
-
-extern "C" {
-
-mkv_status mkv_pull_start(mkv_client* client, const mkv_manifest* manifest,
-                          const mkv_pull_request* given, mkv_pull** out) {
+template <typename Request>
+mkv_status start(mkv_client* client, const mkv_manifest* manifest, const Request* given,
+                 const char* what, mkv_pull** out) {
   if (client == nullptr) return null_argument("client");
   if (manifest == nullptr) return null_argument("manifest");
   if (out == nullptr) return null_argument("out");
   return guarded([&]() -> mkv_status {
-    mkv_pull_request request{};
-    if (const auto read = read_struct(given, "mkv_pull_request", request); read != MKV_OK) {
-      return read;
-    }
+    Request request{};
+    if (const auto read = read_struct(given, what, request); read != MKV_OK) return read;
     auto pull_request = request_of(request);
     if (!pull_request.ok()) return fail(pull_request.error());
     auto pull = client->client->start(manifest->manifest, std::move(*pull_request));
@@ -92,6 +110,20 @@ mkv_status mkv_pull_start(mkv_client* client, const mkv_manifest* manifest,
     *out = new mkv_pull{std::move(*pull)};
     return MKV_OK;
   });
+}
+
+}  // namespace
+
+extern "C" {
+
+mkv_status mkv_pull_start(mkv_client* client, const mkv_manifest* manifest,
+                          const mkv_pull_request* request, mkv_pull** out) {
+  return start(client, manifest, request, "mkv_pull_request", out);
+}
+
+mkv_status mkv_pull_start_pages(mkv_client* client, const mkv_manifest* manifest,
+                                const mkv_page_request* request, mkv_pull** out) {
+  return start(client, manifest, request, "mkv_page_request", out);
 }
 
 mkv_status mkv_pull_wait(mkv_pull* pull, double timeout_s) {

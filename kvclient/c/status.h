@@ -3,12 +3,13 @@
 // mkv_last_error().
 #pragma once
 
+#include <millrace/millrace_kv.h>
+
 #include <exception>
 #include <new>
 #include <string>
 
 #include "common/result.h"
-#include "kvclient/millrace_kv.h"
 
 namespace millrace::kvclient::c {
 

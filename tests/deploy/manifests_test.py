@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks deploy/ and the commands of docs/ against the programs and against one another: named options exist, named ports are those that the
-programs listen on, and Kubernetes' own JSON schemas accept the manifests.
+"""Checks deploy/ and the commands of docs/ against the programs and against one another: named options exist, the programs read the files of
+options, named ports are those that the programs listen on, and Kubernetes' own JSON schemas accept the manifests.
 
 The schemas come from PyPI (kubernetes-validate), and kubectl renders the overlays. Tests that need either are skipped without it. Exit status 77
 if there is not even a YAML parser."""
@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = os.environ["MILLRACE_SOURCE_DIR"]
@@ -92,7 +93,9 @@ def documents(path):
 def whole_objects():
     """{file: complete objects, as they are before kustomize patches them}."""
     files = glob.glob(os.path.join(KUBERNETES, "**", "*.yaml"), recursive=True)
-    return {os.path.relpath(path, ROOT): documents(path) for path in sorted(files) if not path.endswith("kustomization.yaml")}
+    objects = {os.path.relpath(path, ROOT): documents(path) for path in sorted(files) if not path.endswith("kustomization.yaml")}
+    # The others are kustomize's own.
+    return {path: things for path, things in objects.items() if all("apiVersion" in thing for thing in things)}
 
 
 def patches():
@@ -120,9 +123,40 @@ def containers(things):
     return [container for spec in pod_specs(things) for container in spec["containers"]]
 
 
-def value_of(name, args, default=None):
-    values = [arg.split("=", 1)[1] for arg in args if arg.startswith(f"{name}=")]
-    return values[-1] if values else default
+CONFIG_FOLDER = "/etc/millrace/config/"
+
+
+def generated_maps():
+    """{ConfigMap: {key: text}} as the base generates them."""
+    kustomization, = documents(os.path.join(KUBERNETES, "base", "kustomization.yaml"))
+    return {entry["name"]: {file: read("deploy", "kubernetes", "base", file) for file in entry["files"]} for entry in kustomization["configMapGenerator"]}
+
+
+def config_maps_of(spec):
+    """Names of the ConfigMaps that a pod has."""
+    return [volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume]
+
+
+def effective_options(args, maps, spec):
+    """{option: value} that the program of a container reads from its arguments and from the files in its pod's ConfigMaps."""
+    role, *options = args
+    if role not in PROGRAM_OF_ROLE:
+        return {}
+    files = {key: text for name in config_maps_of(spec) for key, text in maps[name].items()}
+    with tempfile.TemporaryDirectory() as directory:
+        for key, text in files.items():
+            with open(os.path.join(directory, key), "w") as file:
+                file.write(text)
+        # Kubernetes fills in names and addresses.
+        words = [re.sub(r"\$\(\w+\)", "10.0.0.1", option.replace(CONFIG_FOLDER, f"{directory}/")) for option in options]
+        return printed_options(PROGRAM_OF_ROLE[role], *words)
+
+
+def printed_options(program, *words):
+    done = subprocess.run([os.path.join(BIN_DIR, f"millrace-{program}"), *words, "--print-config"], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError(f"millrace-{program} {words}: {done.stderr}")
+    return {key: value.strip('"') for key, value in re.findall(r"^([a-z0-9-]+) = (.*)$", done.stdout, re.M)}
 
 
 def selected(labels, selector):
@@ -147,17 +181,25 @@ class OptionsTest(unittest.TestCase):
                 seen += len(options)
         self.assertGreater(seen, 50)
 
-    def test_options_in_environment_files_exist(self):
-        coordinator = read("deploy/systemd/coordinator.env.example")
-        self.check("coordinator.env.example", "coordinator", re.findall(r"--[a-z-]+", coordinator))
-        group = re.findall(r"--[a-z-]+", read("deploy/systemd/group.env.example"))
-        self.check("group.env.example", "worker", [option for option in group if option not in ("--oversubscribe", "--allow-run-as-root")])
+    def test_programs_read_the_files_of_options(self):
+        paths = [path for pattern in ("*.toml", "*.toml.example") for path in glob.glob(os.path.join(ROOT, "deploy", "**", pattern), recursive=True)]
+        for path in paths:
+            role = re.match("[a-z]+", os.path.basename(path))[0]
+            with self.subTest(path=path):
+                self.assertTrue(printed_options(PROGRAM_OF_ROLE[role], "--config", path))
+        self.assertGreaterEqual(len(paths), 9)
+
+    def test_options_that_are_comments_in_files_exist(self):
+        for path in glob.glob(os.path.join(ROOT, "deploy", "**", "*.toml.example"), recursive=True):
+            program = PROGRAM_OF_ROLE[re.match("[a-z]+", os.path.basename(path))[0]]
+            with open(path) as file:
+                self.check(path, program, [f"--{key}" for key in re.findall(r"^# ([a-z-]+) = ", file.read(), re.M)])
 
     def test_options_that_the_entry_point_adds_exist(self):
         entry = read("deploy/containers/entry")
         coordinator, group = entry[entry.index("  coordinator)"):].split("  group)")
-        self.check("entry", "coordinator", re.findall(r"unless_given (--[a-z-]+)", coordinator))
-        self.check("entry", "worker", re.findall(r"unless_given (--[a-z-]+)", group))
+        self.check("entry", "coordinator", [f"--{name}" for name in re.findall(r"unless_given ([a-z-]+)", coordinator)])
+        self.check("entry", "worker", [f"--{name}" for name in re.findall(r"unless_given ([a-z-]+)", group)])
 
     def test_options_in_manifests_exist(self):
         for path, objects in whole_objects().items():
@@ -169,7 +211,10 @@ class OptionsTest(unittest.TestCase):
         for path, kind, operations in patches():
             program = {"Deployment": "coordinator", "StatefulSet": "worker"}[kind]
             added = [operation["value"] for operation in operations if operation["path"].endswith("/args/-")]
-            self.check(path, program, [option.split("=")[0] for option in added])
+            self.check(path, program, [option.split("=")[0] for option in added if not option.startswith("--config=")])
+            for option in added:
+                if option.startswith(f"--config={CONFIG_FOLDER}"):
+                    self.assertTrue(os.path.exists(os.path.join(ROOT, os.path.dirname(path), option.split("/")[-1])), option)
 
 
 class PortsTest(unittest.TestCase):
@@ -179,15 +224,21 @@ class PortsTest(unittest.TestCase):
     def of_kind(self, kind):
         return [thing for thing in self.objects if thing["kind"] == kind]
 
+    def options(self, container):
+        """{option: value} of a container of this folder's objects."""
+        spec, = [spec for thing in self.objects for spec in pod_specs(thing) if any(one is container for one in spec["containers"])]
+        return effective_options(container["args"], generated_maps(), spec)
+
     def listened_on(self, container):
         """{port name: number} according to the container's options."""
-        role, *args = container["args"]
+        role = container["args"][0]
+        if role not in ("coordinator", "group"):
+            return {}
+        options = self.options(container)
         if role == "coordinator":
-            return {"http": int(value_of("--http-port", args)), "groups": int(value_of("--group-port", args)), "admin": int(value_of("--admin-port", args))}
-        if role == "group":
-            first, ranks = int(value_of("--kv-port", args)), int(value_of("--tp", args)) * int(value_of("--cp", args))
-            return {f"kv-{rank}": first + rank for rank in range(ranks)}
-        return {}
+            return {"http": int(options["http-port"]), "groups": int(options["group-port"]), "admin": int(options["admin-port"])}
+        first, ranks = int(options["kv-port"]), int(options["tp"]) * int(options["cp"])
+        return {f"kv-{rank}": first + rank for rank in range(ranks)}
 
     def pods(self):
         """(labels, container) of every pod that an object creates."""
@@ -243,7 +294,7 @@ class PortsTest(unittest.TestCase):
         services = {service["metadata"]["name"]: service for service in self.of_kind("Service")}
         for _, container in self.pods():
             if container["args"][0] == "group":
-                name, port = value_of("--coordinator", container["args"]).split(":")
+                name, port = self.options(container)["coordinator"].split(":")
                 self.assertIn(int(port), [entry["port"] for entry in services[name]["spec"]["ports"]])
                 # A coordinator is not ready until it has a group, and without this option no group would find it.
                 self.assertTrue(services[name]["spec"]["publishNotReadyAddresses"])
@@ -267,22 +318,24 @@ class PortsTest(unittest.TestCase):
 
     def test_defaults_are_those_of_programs_documents_and_images(self):
         entry = read("deploy/containers/entry")
-        of_entry = {name: int(value) for name, value in re.findall(r"unless_given (--[a-z-]+-port) (\d+)", entry)}
+        of_entry = {name: int(value) for name, value in re.findall(r"unless_given ([a-z-]+-port) (\d+)", entry)}
         of_program = {name: int(value) for name, value in re.findall(r"^  (--[a-z-]+-port) N .*\(default (\d+)\)", help_of("coordinator"), re.M)}
         coordinator, = [self.listened_on(container) for _, container in self.pods() if container["args"][0] == "coordinator"]
-        self.assertEqual(coordinator, {"http": of_program["--http-port"], "groups": of_program["--group-port"], "admin": of_entry["--admin-port"]})
+        self.assertEqual(coordinator, {"http": of_program["--http-port"], "groups": of_program["--group-port"], "admin": of_entry["admin-port"]})
         for _, container in self.pods():
             if container["args"][0] == "group":
-                self.assertEqual(self.listened_on(container)["kv-0"], of_entry["--kv-port"])
+                self.assertEqual(self.listened_on(container)["kv-0"], of_entry["kv-port"])
         exposed = re.search(r"^EXPOSE (.*)$", read("deploy/containers/Containerfile"), re.M)[1].split()
         self.assertEqual(exposed[:3], [str(port) for port in coordinator.values()])
-        self.assertTrue(exposed[3].startswith(f"{of_entry['--kv-port']}-"))
-        units = read("deploy/systemd/coordinator.env.example")
-        self.assertEqual({int(port) for port in re.findall(r"--[a-z]+-port (\d+)", units)}, set(coordinator.values()))
-        group = read("deploy/systemd/group.env.example")
-        self.assertIn(f"--kv-port {of_entry['--kv-port']} ", group)
-        self.assertRegex(group, rf"MILLRACE_COORDINATOR=\S+:{coordinator['groups']}\n")
-        self.assertIn(f"--kv-port {of_entry['--kv-port']} ", read("deploy/slurm/group.sbatch"))
+        self.assertTrue(exposed[3].startswith(f"{of_entry['kv-port']}-"))
+        unit = printed_options("coordinator", "--config", os.path.join(ROOT, "deploy", "systemd", "coordinator.toml.example"))
+        self.assertEqual({int(port) for name, port in unit.items() if name.endswith("-port")}, set(coordinator.values()))
+        group = printed_options("worker", "--config", os.path.join(ROOT, "deploy", "systemd", "group.toml.example"))
+        self.assertEqual(int(group["kv-port"]), of_entry["kv-port"])
+        self.assertTrue(group["coordinator"].endswith(f":{coordinator['groups']}"))
+        ranks = re.search(r"^MILLRACE_RANKS=(\d+)$", read("deploy/systemd/group.env.example"), re.M)[1]
+        self.assertEqual(int(group["tp"]) * int(group["cp"]), int(ranks))
+        self.assertIn(f"--kv-port {of_entry['kv-port']} ", read("deploy/slurm/group.sbatch"))
         scraped = re.search(r'targets: \["[^:]+:(\d+)"\]', read("deploy/monitoring/prometheus.yml"))[1]
         self.assertIn(int(scraped), (coordinator["http"], coordinator["admin"]))
         table = read("docs/operations.md").split("\n## Ports\n")[1].split("\n## ")[0]
@@ -331,7 +384,6 @@ class ManifestTest(unittest.TestCase):
         kubectl = shutil.which("kubectl")
         if not kubectl:
             self.skipTest("no kubectl")
-        import tempfile
         components = sorted(os.listdir(os.path.join(KUBERNETES, "components")))
         for overlay in "cpu", "cuda":
             for chosen in ([], components if overlay == "cpu" else [name for name in components if name != "leaderworkerset"]):
@@ -348,16 +400,19 @@ class ManifestTest(unittest.TestCase):
                 for thing in rendered:
                     self.validate(thing, f"{overlay} {chosen}")
                     self.assertEqual(thing["metadata"]["namespace"], "millrace")
-                for container in containers(rendered):
-                    self.assertRegex(container["image"], rf"/millrace:[0-9.]+-{overlay}$")
-                    role, *args = container["args"]
-                    if role in PROGRAM_OF_ROLE:
-                        names = [arg.split("=")[0] for arg in args]
-                        self.assertEqual(len(names), len(set(names)), args)
-                if overlay == "cuda":
-                    group, = [container for container in containers(rendered) if container["args"][0] == "group"]
-                    ranks = int(value_of("--tp", group["args"])) * int(value_of("--cp", group["args"]))
-                    self.assertEqual(group["resources"]["limits"]["nvidia.com/gpu"], ranks)
+                # Names of ConfigMaps are complete: a pod's are there.
+                maps = {thing["metadata"]["name"]: thing["data"] for thing in rendered if thing["kind"] == "ConfigMap"}
+                for spec in pod_specs(rendered):
+                    for container in spec["containers"]:
+                        self.assertRegex(container["image"], rf"/millrace:[0-9.]+-{overlay}$")
+                        self.assertEqual(len(container["args"]), len(set(container["args"])), container["args"])
+                        options = effective_options(container["args"], maps, spec)
+                        if container["args"][0] in PROGRAM_OF_ROLE:
+                            self.assertEqual("group-tls-cert" in options, "access" in chosen and not (
+                                container["args"][0] == "group" and "leaderworkerset" in chosen))
+                        if overlay == "cuda" and container["args"][0] == "group":
+                            self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], int(options["tp"]) * int(options["cp"]))
+                            self.assertEqual(options["device"], "cuda")
 
 
 if __name__ == "__main__":

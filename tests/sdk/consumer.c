@@ -2,7 +2,7 @@
 /* Pulls the cache of the manifest on standard input into blocks of 16 tokens, [blocks, tokens, heads, dim], and
  * prints the FNV-1a hash of each layer's rows. The example of docs/kv-client.md. */
 #include <inttypes.h>
-#include <millrace_kv.h>
+#include <millrace/millrace_kv.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -50,15 +50,8 @@ void add_options(CLI::App& app, Options& options) {
       ->type_name("PATH")
       ->capture_default_str();
   app.add_flag("--resume", options.batch.resume, "continue from the results in DIR");
-  app.add_option("--head-plan", options.batch.head_plan, "head plan, see below")
-      ->type_name("PLAN")
-      ->capture_default_str();
-  app.add_option("--min-recall", options.batch.min_recall,
-                 "least share of its attention mass that each sampled row of an adaptive head "
-                 "covers, 0 to 1")
-      ->type_name("SHARE")
-      ->check(cli::number_range(0.0, 1.0))
-      ->capture_default_str();
+  add_prompt_options(app, options.batch.head_plan, options.batch.min_recall,
+                     options.layer_timeout_s);
   cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
                         "what to do with KV caches; save: write them to kv/<id>/");
   auto* share = app.add_option(
@@ -73,10 +66,6 @@ void add_options(CLI::App& app, Options& options) {
       ->excludes(share);
   app.add_flag("--recall-by-head", options.batch.recall_by_head,
                "write each layer's and head's recall to the results");
-  app.add_option("--layer-timeout-s", options.layer_timeout_s,
-                 "a rank counts as lost if a layer takes longer, in seconds")
-      ->check(cli::positive_seconds())
-      ->capture_default_str();
 }
 
 int report(const Result<BatchSummary>& summary) {

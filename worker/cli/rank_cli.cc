@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/cli/rank_cli.h"
 
+#include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
 
@@ -22,12 +23,11 @@ void add_model_options(CLI::App& app, RankOptions& options) {
   app.add_option_function<std::string>(
          "--device",
          [&options](const std::string& text) {
-           const auto choice = parse_device_choice(text);
-           if (!choice.ok()) throw CLI::ValidationError("--device", choice.error().message);
-           options.device = *choice;
+           options.device = parse_device_choice(text).value();
          },
          "auto: a GPU if there is one; cuda: ranks take the machine's GPUs in turn")
       ->option_text("auto|cpu|cuda|cuda:N")
+      ->check(cli::check_by(parse_device_choice))
       ->default_str("auto");
   cli::add_choice<std::optional<DType>>(app, "--dtype", options.compute_dtype,
                                         {{"auto", std::nullopt},
@@ -77,6 +77,24 @@ void add_rank_options(CLI::App& app, RankOptions& options) {
          "--crossover-tokens", options.crossover_tokens,
          "head plan auto is dense below this length, adaptive from there on; -1: measured at start")
       ->check(cli::number_range(int64_t{-1}, int64_t{1} << 40))
+      ->capture_default_str();
+}
+
+void add_prompt_options(CLI::App& app, std::string& head_plan, double& min_recall,
+                        double& layer_timeout_s) {
+  app.add_option("--head-plan", head_plan,
+                 "head plan, see below; requests to a service may name another")
+      ->type_name("PLAN")
+      ->capture_default_str();
+  app.add_option("--min-recall", min_recall,
+                 "least share of its attention mass that each sampled row of an adaptive head "
+                 "covers, 0 to 1")
+      ->type_name("SHARE")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--layer-timeout-s", layer_timeout_s,
+                 "a rank counts as lost if a layer takes longer, in seconds")
+      ->check(cli::positive_seconds())
       ->capture_default_str();
 }
 

@@ -177,22 +177,11 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->type_name("NAME")
       ->check(check_model_name)
       ->default_str("the last part of --model, or its repository in a Hugging Face cache");
-  app.add_option("--head-plan", options.group.head_plan, "head plan of requests that name none")
-      ->type_name("PLAN")
-      ->capture_default_str();
-  app.add_option("--min-recall", options.group.min_recall,
-                 "least share of its attention mass that each sampled row of an adaptive head "
-                 "covers, 0 to 1")
-      ->type_name("SHARE")
-      ->check(cli::number_range(0.0, 1.0))
-      ->capture_default_str();
+  add_prompt_options(app, options.group.head_plan, options.group.min_recall,
+                     options.layer_timeout_s);
   add_kv_server_options(app, options);
   add_events_options(app, options);
   add_pool_options(app, options);
-  app.add_option("--layer-timeout-s", options.layer_timeout_s,
-                 "a rank counts as lost if a layer takes longer, in seconds")
-      ->check(cli::positive_seconds())
-      ->capture_default_str();
   app.add_option(
          "--preempt-tokens", options.preempt_tokens,
          "new tokens, at most, of a prompt that runs between two layers of a longer one; 0: none "

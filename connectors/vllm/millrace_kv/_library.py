@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C interface of kvclient/millrace_kv.h through ctypes: the same names and structures, with errors as exceptions.
+"""The C interface of sdk/include/millrace/millrace_kv.h through ctypes: the same names and structures, with errors as exceptions.
 
 A call releases the interpreter's lock while it runs."""
 import ctypes
@@ -7,7 +7,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
 NAME = "libmillrace_kv.so"
-VERSION_MAJOR, VERSION_MINOR = 1, 5
+VERSION_MAJOR, VERSION_MINOR = 1, 6
 
 PENDING, OK, INVALID_ARGUMENT, UNSUPPORTED, NOT_FOUND, TOO_LARGE, EXHAUSTED, UNAVAILABLE = range(-1, 7)
 DEADLINE_EXCEEDED, CANCELLED, PEER_LOST, CORRUPT, IO, INTERNAL, DENIED = range(7, 14)
@@ -65,7 +65,7 @@ class PullRequest(_Struct):
                 ("first_token", c_int64), ("num_tokens", c_int64), ("num_blocks", c_int64), ("block_ids", POINTER(c_int32)),
                 ("layers", POINTER(LayerDestination)), ("timeout_s", c_double), ("priority", c_int32), ("ask_again", c_int32),
                 ("feed", c_void_p), ("order", c_int32), ("memory", c_int32), ("hot_share", c_double), ("decode_float8", c_int32),
-                ("reserved", c_int32)]
+                ("takes_part", c_int32)]
 
 
 class PullStats(_Struct):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifest, Feed, Client and Pull: the interface of kvclient/millrace_kv.h, with memory as torch tensors or NumPy arrays.
+"""Manifest, Feed, Client and Pull: the interface of sdk/include/millrace/millrace_kv.h, with memory as torch tensors or NumPy arrays.
 
     client = Client()
     manifest = Manifest(response)                       # what POST /v1/prefill answered: text, bytes or parsed

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <millrace/millrace_kv.h>
+
 #include <cmath>
 #include <condition_variable>
 #include <limits>
@@ -12,7 +14,6 @@
 
 #include "comm/tcp/tcp_transport.h"
 #include "common/float8.h"
-#include "kvclient/millrace_kv.h"
 #include "tests/unit/kvclient/fake_ranks.h"
 #include "tests/unit/kvclient/paged_cache.h"
 
@@ -238,7 +239,7 @@ TEST_F(CInterfaceTest, PullsIntoBlocksAndCounts) {
   mkv_pull_destroy(pull);
 }
 
-TEST_F(CInterfaceTest, ACacheThatIsKeptInPartIsRefused) {
+TEST_F(CInterfaceTest, ACacheThatIsKeptInPartIsTakenOnlyByWhoSaysSo) {
   serve();
   auto part = ranks_->manifest();
   part.version = 2;
@@ -247,13 +248,52 @@ TEST_F(CInterfaceTest, ACacheThatIsKeptInPartIsRefused) {
   const auto json = to_json(part);
   mkv_manifest* manifest = nullptr;
   ASSERT_EQ(mkv_manifest_parse(json.data(), json.size(), &manifest), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_manifest_has_page(manifest, 1, 3, 10), 1);
+  EXPECT_EQ(mkv_manifest_has_page(manifest, 1, 3, 9), 0);
+  EXPECT_EQ(mkv_manifest_has_page(manifest, 2, 3, 10), 0);
+  EXPECT_EQ(mkv_manifest_has_page(manifest_, 1, 3, 9), 1);
+  EXPECT_EQ(mkv_manifest_has_page(manifest_, 1, 3, 11), 0);
   const auto cache = make_cache();
-  const auto request = request_for(*cache);
+  auto request = request_for(*cache);
   mkv_pull* pull = nullptr;
   EXPECT_EQ(mkv_pull_start(client_, manifest, &request, &pull), MKV_UNSUPPORTED);
   EXPECT_NE(std::string(mkv_last_error()).find("kept in part (kv_budget)"), std::string::npos);
   EXPECT_TRUE(cache->untouched());
+  request.takes_part = 1;
+  ASSERT_EQ(mkv_pull_start(client_, manifest, &request, &pull), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK) << mkv_last_error();
+  mkv_pull_stats stats{};
+  stats.struct_bytes = sizeof(stats);
+  ASSERT_EQ(mkv_pull_get_stats(pull, &stats), MKV_OK);
+  EXPECT_EQ(stats.pages_done, 8);
+  mkv_pull_destroy(pull);
   mkv_manifest_destroy(manifest);
+}
+
+TEST_F(CInterfaceTest, PullsPagesByName) {
+  serve();
+  const size_t page_bytes = 2 * 64 * 16 * 4;
+  std::vector<std::vector<std::byte>> bytes(3, std::vector<std::byte>(page_bytes));
+  std::vector<mkv_named_page> pages = {
+      {0, 3, 7, bytes[0].data()}, {1, 0, 0, bytes[1].data()}, {1, 0, 10, bytes[2].data()}};
+  mkv_page_request request{};
+  request.struct_bytes = sizeof(request);
+  request.dtype = MKV_FLOAT32;
+  request.num_pages = std::ssize(pages);
+  request.pages = pages.data();
+  request.timeout_s = kAmple;
+  mkv_pull* pull = nullptr;
+  ASSERT_EQ(mkv_pull_start_pages(client_, manifest_, &request, &pull), MKV_OK) << mkv_last_error();
+  ASSERT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK) << mkv_last_error();
+  mkv_pull_destroy(pull);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    EXPECT_EQ(bytes[i], ranks_->page(pages[i].layer, pages[i].kv_head, pages[i].page)) << i;
+  }
+  std::swap(pages[0], pages[1]);
+  EXPECT_EQ(mkv_pull_start_pages(client_, manifest_, &request, &pull), MKV_INVALID_ARGUMENT);
+  request.num_pages = 0;
+  EXPECT_EQ(mkv_pull_start_pages(client_, manifest_, &request, &pull), MKV_INVALID_ARGUMENT);
+  EXPECT_THAT(mkv_last_error(), HasSubstr("0 pages"));
 }
 
 TEST_F(CInterfaceTest, EventsFeedAPullLayerByLayer) {

@@ -46,7 +46,7 @@ extern "C" {
 
 /* The version of this header. The major number changes when callers must be recompiled. */
 #define MKV_VERSION_MAJOR 1
-#define MKV_VERSION_MINOR 5
+#define MKV_VERSION_MINOR 6
 
 /* The version of the library: major << 16 | minor. Do not go on if major is not
  * MKV_VERSION_MAJOR or minor is less than MKV_VERSION_MINOR. */
@@ -150,6 +150,10 @@ MKV_API mkv_status mkv_manifest_scales(const mkv_manifest* manifest, int32_t lay
 /* From version 1.5 on. The same for one kv head, whether the scales are the layer's or its own. */
 MKV_API mkv_status mkv_manifest_head_scales(const mkv_manifest* manifest, int32_t layer,
                                             int32_t kv_head, float* k, float* v);
+/* From version 1.6 on. Whether the cache has this page: 1, unless its request dropped pages
+ * (kv_budget). 0 for those, and for pages outside the cache. */
+MKV_API int32_t mkv_manifest_has_page(const mkv_manifest* manifest, int32_t layer, int32_t kv_head,
+                                      int64_t page);
 /* The manifest as JSON, for another process to parse. Returns the length of the text; writes the
  * text and a terminating 0 as far as they fit `buffer_bytes`. */
 MKV_API size_t mkv_manifest_json(const mkv_manifest* manifest, char* buffer, size_t buffer_bytes);
@@ -312,13 +316,42 @@ typedef struct mkv_pull_request {
   double hot_share; /* at most 1; 0: 0.95 */
   /* From version 1.4 on. 1: a cache of MKV_FLOAT8_E4M3 is decoded to `dtype`. */
   int32_t decode_float8;
-  int32_t reserved; /* 0 */
+  /* From version 1.6 on, 0 before. 1: a cache that is kept in part (kv_budget) is taken. The
+   * places of pages that it has not are left as they are, and the engine must not attend to them
+   * (mkv_manifest_has_page); all tokens must be pulled. */
+  int32_t takes_part;
 } mkv_pull_request;
 
 /* Starts a pull and returns at once. MKV_INVALID_ARGUMENT, MKV_UNSUPPORTED: nothing was started. A
- * cache that is kept in part (kv_budget) is MKV_UNSUPPORTED: its blocks would have holes. */
+ * cache that is kept in part is MKV_UNSUPPORTED without takes_part: its blocks have holes. */
 MKV_API mkv_status mkv_pull_start(mkv_client* client, const mkv_manifest* manifest,
                                   const mkv_pull_request* request, mkv_pull** out);
+
+/* From version 1.6 on. A page and where it goes: K of its page_tokens tokens, then V, contiguous. */
+typedef struct mkv_named_page {
+  int32_t layer; /* of the model, as kv_head */
+  int32_t kv_head;
+  int64_t page;
+  void* to;
+} mkv_named_page;
+
+/* Fields are those of mkv_pull_request. */
+typedef struct mkv_page_request {
+  uint32_t struct_bytes;
+  mkv_dtype dtype;
+  int64_t num_pages;
+  const mkv_named_page* pages; /* each once, ascending by layer, kv_head and page */
+  double timeout_s;
+  int32_t priority;
+  int32_t ask_again;
+  mkv_memory memory;
+  int32_t decode_float8;
+} mkv_page_request;
+
+/* As mkv_pull_start, for pages by name, of any layers and heads: for an engine that keeps part of
+ * a cache and fetches the rest as it needs it. MKV_NOT_FOUND: the cache has not kept one. */
+MKV_API mkv_status mkv_pull_start_pages(mkv_client* client, const mkv_manifest* manifest,
+                                        const mkv_page_request* request, mkv_pull** out);
 /* Waits until the whole pull has arrived and is checked. MKV_PENDING after `timeout_s` seconds,
  * at once for 0. An error means that the pull has failed and ended: what it has written is
  * undefined, except in layers that are complete. */
