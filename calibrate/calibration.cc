@@ -7,9 +7,9 @@
 
 #include "calibrate/layer_trial.h"
 #include "calibrate/measure_costs.h"
+#include "engine/runtime/prompt.h"
 #include "worker/batch/batch_prompt.h"
 #include "worker/batch/input_lines.h"
-#include "worker/runtime/prompt.h"
 
 namespace millrace::calibrate {
 
@@ -32,7 +32,7 @@ std::string text_of(const AttentionShape& shape) {
                      shape.num_kv_heads, shape.head_dim, dtype_name(shape.dtype));
 }
 
-Result<KernelCosts> costs_of(worker::RankRuntime& runtime, int64_t num_tokens,
+Result<KernelCosts> costs_of(engine::RankRuntime& runtime, int64_t num_tokens,
                              const CalibrationOptions& options) {
   const auto shape = shape_of(runtime.weights());
   if (!options.costs) {
@@ -43,8 +43,8 @@ Result<KernelCosts> costs_of(worker::RankRuntime& runtime, int64_t num_tokens,
                text_of(options.costs->shape), text_of(shape));
 }
 
-std::vector<HeadPattern> widest_of(const std::vector<Ladder>& ladders) {
-  std::vector<HeadPattern> widest;
+std::vector<plan::HeadPattern> widest_of(const std::vector<Ladder>& ladders) {
+  std::vector<plan::HeadPattern> widest;
   for (const Ladder& ladder : ladders) {
     // For vertical-slash, the last rung has both the widest columns and the widest slashes.
     widest.push_back(ladder.back());
@@ -54,7 +54,7 @@ std::vector<HeadPattern> widest_of(const std::vector<Ladder>& ladders) {
 
 class Passes {
  public:
-  Passes(worker::RankRuntime& runtime, const Prompts& prompts, const std::vector<Ladder>& ladders,
+  Passes(engine::RankRuntime& runtime, const Prompts& prompts, const std::vector<Ladder>& ladders,
          const std::function<void(double)>& progress)
       : runtime_(runtime),
         prompts_(prompts),
@@ -85,7 +85,7 @@ class Passes {
                            shape_of(runtime_.weights()), std::ssize(prompt), widest_));
     Result<void> looked;
     const auto& weights = runtime_.weights();
-    const auto tap = [&](const worker::BuiltIndex& built) {
+    const auto tap = [&](const engine::BuiltIndex& built) {
       if (weights.config.window(built.layer) == 0) {
         const float* sinks = weights.layers[static_cast<size_t>(built.layer)].sinks;
         if (looked.ok()) looked = trial->take(built.queries, built.kv, sinks);
@@ -95,7 +95,7 @@ class Passes {
       if (progress_) progress_(done_ / total_);
     };
     // An error in a layer ends the prompt with that error.
-    const auto at_boundary = [&](const worker::LayerReport&) { return looked; };
+    const auto at_boundary = [&](const engine::LayerReport&) { return looked; };
     const auto result = runtime_.engine().prefill(
         {.token_ids = prompt, .plan = &dense_, .index_tap = tap, .at_boundary = at_boundary},
         kLayerTimeout);
@@ -103,17 +103,17 @@ class Passes {
     return {};
   }
 
-  worker::RankRuntime& runtime_;
+  engine::RankRuntime& runtime_;
   const Prompts& prompts_;
-  std::vector<HeadPattern> widest_;
-  model::HeadPlan dense_;
+  std::vector<plan::HeadPattern> widest_;
+  plan::HeadPlan dense_;
   const std::function<void(double)>& progress_;
   double done_ = 0;
   double total_ = 0;
 };
 
 Result<std::vector<int32_t>> read_prompt(const worker::InputLine& line,
-                                         const worker::PromptLimits& limits) {
+                                         const engine::PromptLimits& limits) {
   if (line.num_bytes > worker::kMaxBatchLineBytes) {
     return error(Errc::kTooLarge, "line of {} bytes, limit {}", line.num_bytes,
                  worker::kMaxBatchLineBytes);
@@ -122,7 +122,7 @@ Result<std::vector<int32_t>> read_prompt(const worker::InputLine& line,
   if (prompt.text) {
     return error(Errc::kUnsupported, "the prompt is text; a calibration takes prompt_token_ids");
   }
-  MR_RETURN_IF_ERROR(worker::check_prompt(prompt.token_ids, limits));
+  MR_RETURN_IF_ERROR(engine::check_prompt(prompt.token_ids, limits));
   const int64_t num_tokens = std::ssize(prompt.token_ids);
   if (kernels::first_dense_position(num_tokens) == 0) {
     return error(Errc::kInvalidArgument, "{} tokens: all of them run densely under every plan",
@@ -133,8 +133,8 @@ Result<std::vector<int32_t>> read_prompt(const worker::InputLine& line,
 
 }  // namespace
 
-model::HeadPlan Calibration::plan() const {
-  model::HeadPlan plan(num_layers, num_heads, {});
+plan::HeadPlan Calibration::plan() const {
+  plan::HeadPlan plan(num_layers, num_heads, {});
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     for (int32_t head = 0; head < num_heads; ++head) {
       plan.at(layer, head) = at(layer, head).pattern;
@@ -143,7 +143,7 @@ model::HeadPlan Calibration::plan() const {
   return plan;
 }
 
-Result<Prompts> read_prompts(const std::string& path, const worker::PromptLimits& limits) {
+Result<Prompts> read_prompts(const std::string& path, const engine::PromptLimits& limits) {
   MR_ASSIGN_OR_RETURN(const auto lines, worker::InputLines::open(path, worker::kMaxBatchLineBytes));
   Prompts prompts;
   while (!lines->at_end()) {
@@ -162,7 +162,7 @@ Result<Prompts> read_prompts(const std::string& path, const worker::PromptLimits
   return prompts;
 }
 
-Result<Calibration> calibrate(worker::RankRuntime& runtime, const Prompts& prompts,
+Result<Calibration> calibrate(engine::RankRuntime& runtime, const Prompts& prompts,
                               const CalibrationOptions& options) {
   const auto& config = runtime.weights().config;
   std::vector<int64_t> windows;

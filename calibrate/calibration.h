@@ -14,14 +14,14 @@
 
 #include "calibrate/pattern_search.h"
 #include "common/result.h"
+#include "engine/runtime/rank_runtime.h"
 #include "plan/head_plan.h"
-#include "worker/runtime/rank_runtime.h"
 
 namespace millrace::calibrate {
 
 struct CalibrationOptions {
   SearchOptions search;
-  std::vector<Pattern> patterns{std::begin(kSearchedPatterns), std::end(kSearchedPatterns)};
+  std::vector<plan::Pattern> patterns{std::begin(kSearchedPatterns), std::end(kSearchedPatterns)};
   std::optional<KernelCosts> costs;  // none: measured
   // Called from time to time with the progress as a fraction of 1. May be empty.
   std::function<void(double done)> progress;
@@ -39,7 +39,7 @@ struct Calibration {
   const HeadChoice& at(int32_t layer, int32_t head) const {
     return heads[static_cast<size_t>(layer * num_heads + head)];
   }
-  model::HeadPlan plan() const;
+  plan::HeadPlan plan() const;
 };
 
 // Reads a file of prompts in millrace-batch's format; ids and other fields of a line are ignored.
@@ -47,11 +47,11 @@ struct Calibration {
 // no row that a plan could make sparse, or the file has no prompt. kTooLarge: a prompt is longer
 // than `limits` allow.
 Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
-                                                       const worker::PromptLimits& limits);
+                                                       const engine::PromptLimits& limits);
 
 // Runs on one rank. `prompts`: from read_prompts. kInvalidArgument where `options.costs` are for
 // layers of another shape; kUnsupported where every layer has a sliding window.
-Result<Calibration> calibrate(worker::RankRuntime& runtime,
+Result<Calibration> calibrate(engine::RankRuntime& runtime,
                               const std::vector<std::vector<int32_t>>& prompts,
                               const CalibrationOptions& options);
 

@@ -45,18 +45,18 @@ HeadWork dense_work(std::span<const RowTile> tiles) {
 
 namespace {
 
-double finding_cost(const KernelCosts& costs, const HeadPattern& pattern, double num_pages,
+double finding_cost(const KernelCosts& costs, const plan::HeadPattern& pattern, double num_pages,
                     double causal_blocks) {
   switch (pattern.pattern) {
-    case Pattern::kVerticalSlash:
+    case plan::Pattern::kVerticalSlash:
       return costs.probed_page * num_pages;
-    case Pattern::kBlockSparse:
+    case plan::Pattern::kBlockSparse:
       return costs.pooled_block * causal_blocks;
-    case Pattern::kAdaptive:
+    case plan::Pattern::kAdaptive:
       return costs.sampled_block * pattern.sampled_rows * causal_blocks;
-    case Pattern::kDense:
-    case Pattern::kAShape:
-    case Pattern::kElastic:
+    case plan::Pattern::kDense:
+    case plan::Pattern::kAShape:
+    case plan::Pattern::kElastic:
       break;
   }
   return 0;  // lists that follow from the length
@@ -64,7 +64,7 @@ double finding_cost(const KernelCosts& costs, const HeadPattern& pattern, double
 
 }  // namespace
 
-double time_share(const KernelCosts& costs, const HeadPattern& pattern, const HeadWork& work,
+double time_share(const KernelCosts& costs, const plan::HeadPattern& pattern, const HeadWork& work,
                   const HeadWork& dense) {
   const auto causal_blocks = static_cast<double>(dense.dense_blocks);
   // Each page has a row tile, so there are pages (pages + 1) / 2 blocks.

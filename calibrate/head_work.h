@@ -8,7 +8,7 @@
 #include "calibrate/kernel_costs.h"
 #include "kernels/index/index.h"
 #include "kernels/index/tiling.h"
-#include "plan/pattern/head_pattern.h"
+#include "plan/head_pattern.h"
 
 namespace millrace::calibrate {
 
@@ -32,7 +32,7 @@ HeadWork dense_work(std::span<const kernels::RowTile> tiles);
 
 // The time to find the lists and attend by them, as a share of the same head's time with dense
 // attention. `dense`: dense_work of the same tiles.
-double time_share(const KernelCosts& costs, const HeadPattern& pattern, const HeadWork& work,
+double time_share(const KernelCosts& costs, const plan::HeadPattern& pattern, const HeadWork& work,
                   const HeadWork& dense);
 
 }  // namespace millrace::calibrate

@@ -30,11 +30,11 @@ int32_t whole(double value) {
 
 // make(size) for the sizes of a ladder's rungs, from `smallest` to `largest`.
 Ladder ladder_of_sizes(double smallest, double largest,
-                       const std::function<HeadPattern(double)>& make) {
+                       const std::function<plan::HeadPattern(double)>& make) {
   Ladder ladder;
   for (int rung = 0;; ++rung) {
     const double size = smallest * std::exp2(static_cast<double>(rung) / kRungsPerOctave);
-    const HeadPattern pattern = make(std::min(size, largest));
+    const plan::HeadPattern pattern = make(std::min(size, largest));
     if (ladder.empty() || !(ladder.back() == pattern)) ladder.push_back(pattern);
     if (size >= largest) return ladder;
   }
@@ -42,36 +42,38 @@ Ladder ladder_of_sizes(double smallest, double largest,
 
 void a_shapes(double num_tokens, std::vector<Ladder>& ladders) {
   ladders.push_back(ladder_of_sizes(kPageTokens, num_tokens, [](double window) {
-    return HeadPattern{.pattern = Pattern::kAShape, .sink = kSinks, .window = whole(window)};
+    return plan::HeadPattern{
+        .pattern = plan::Pattern::kAShape, .sink = kSinks, .window = whole(window)};
   }));
   ladders.push_back(ladder_of_sizes(kPageTokens, num_tokens, [](double window) {
     const double sinks = std::min<double>(window / 4, kMostSelected);
-    return HeadPattern{.pattern = Pattern::kAShape, .sink = whole(sinks), .window = whole(window)};
+    return plan::HeadPattern{
+        .pattern = plan::Pattern::kAShape, .sink = whole(sinks), .window = whole(window)};
   }));
 }
 
 // `size` is the larger of the two numbers.
 Ladder vertical_slashes(double columns_to_size, double slashes_to_size, double largest) {
   return ladder_of_sizes(kPageTokens, largest, [=](double size) {
-    return HeadPattern{.pattern = Pattern::kVerticalSlash,
-                       .verticals = std::max(whole(size * columns_to_size), kFewestColumns),
-                       .slashes = whole(size * slashes_to_size)};
+    return plan::HeadPattern{.pattern = plan::Pattern::kVerticalSlash,
+                             .verticals = std::max(whole(size * columns_to_size), kFewestColumns),
+                             .slashes = whole(size * slashes_to_size)};
   });
 }
 
 void block_sparse(double num_pages, std::vector<Ladder>& ladders) {
   ladders.push_back(ladder_of_sizes(1, num_pages, [](double pages) {
-    return HeadPattern{.pattern = Pattern::kBlockSparse, .top_k = whole(pages)};
+    return plan::HeadPattern{.pattern = plan::Pattern::kBlockSparse, .top_k = whole(pages)};
   }));
 }
 
 void adaptive(std::vector<Ladder>& ladders) {
-  const HeadPattern standard{.pattern = Pattern::kAdaptive};
+  const plan::HeadPattern standard{.pattern = plan::Pattern::kAdaptive};
   Ladder both, far_mass, whole_mass;
   constexpr int kOctaves = 7;
   for (int rung = 0; rung <= kOctaves * kSharesPerOctave; ++rung) {
     const double octaves = static_cast<double>(rung) / kSharesPerOctave - kOctaves;
-    HeadPattern pattern = standard;
+    plan::HeadPattern pattern = standard;
     pattern.gamma = share(std::exp2(octaves));
     pattern.enough = 1;
     far_mass.push_back(pattern);
@@ -90,33 +92,33 @@ void adaptive(std::vector<Ladder>& ladders) {
 
 }  // namespace
 
-std::vector<Ladder> make_ladders(std::span<const Pattern> patterns, int64_t num_tokens) {
+std::vector<Ladder> make_ladders(std::span<const plan::Pattern> patterns, int64_t num_tokens) {
   std::vector<Ladder> ladders;
   const auto tokens = static_cast<double>(num_tokens);
   const auto selected = static_cast<double>(std::min(num_tokens, kMostSelected));
   const auto pages =
       static_cast<double>(std::min(ceil_div(num_tokens, kPageTokens), kMostSelected));
-  for (const Pattern pattern : patterns) {
+  for (const plan::Pattern pattern : patterns) {
     switch (pattern) {
-      case Pattern::kAShape:
+      case plan::Pattern::kAShape:
         a_shapes(tokens, ladders);
         break;
-      case Pattern::kVerticalSlash:
+      case plan::Pattern::kVerticalSlash:
         ladders.push_back(vertical_slashes(0, 1, selected));
         ladders.push_back(vertical_slashes(1.0 / 18, 1, selected));
         ladders.push_back(vertical_slashes(1.0 / 3, 1, selected));
         ladders.push_back(vertical_slashes(1, 1, selected));
         ladders.push_back(vertical_slashes(1, 1.0 / 15, selected));
         break;
-      case Pattern::kBlockSparse:
+      case plan::Pattern::kBlockSparse:
         block_sparse(pages, ladders);
         break;
-      case Pattern::kAdaptive:
+      case plan::Pattern::kAdaptive:
         adaptive(ladders);
         break;
-      case Pattern::kDense:
-      case Pattern::kElastic:
-        MR_CHECK(false, "no ladder of {}", pattern_name(pattern));
+      case plan::Pattern::kDense:
+      case plan::Pattern::kElastic:
+        MR_CHECK(false, "no ladder of {}", plan::pattern_name(pattern));
     }
   }
   return ladders;

@@ -19,19 +19,20 @@
 #include <span>
 #include <vector>
 
-#include "plan/pattern/head_pattern.h"
+#include "plan/head_pattern.h"
 
 namespace millrace::calibrate {
 
 // Not empty. Starts at the cheapest rung; each rung costs about as much as the one before or more,
 // and no two are equal.
-using Ladder = std::vector<HeadPattern>;
+using Ladder = std::vector<plan::HeadPattern>;
 
 // The patterns that a search may choose from.
-inline constexpr Pattern kSearchedPatterns[] = {Pattern::kAShape, Pattern::kVerticalSlash,
-                                                Pattern::kBlockSparse, Pattern::kAdaptive};
+inline constexpr plan::Pattern kSearchedPatterns[] = {
+    plan::Pattern::kAShape, plan::Pattern::kVerticalSlash, plan::Pattern::kBlockSparse,
+    plan::Pattern::kAdaptive};
 
 // Ladders of these patterns, up to the size of a prompt of num_tokens.
-std::vector<Ladder> make_ladders(std::span<const Pattern> patterns, int64_t num_tokens);
+std::vector<Ladder> make_ladders(std::span<const plan::Pattern> patterns, int64_t num_tokens);
 
 }  // namespace millrace::calibrate

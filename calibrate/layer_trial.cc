@@ -15,8 +15,8 @@ namespace {
 // For one layer, whatever is tried on it: far more than a layer takes.
 constexpr std::chrono::minutes kLayerTimeout{60};
 
-model::HeadPlan plan_with_room(int32_t num_heads, std::span<const HeadPattern> widest) {
-  model::HeadPlan plan(static_cast<int32_t>(widest.size()) + 1, num_heads, {});
+plan::HeadPlan plan_with_room(int32_t num_heads, std::span<const plan::HeadPattern> widest) {
+  plan::HeadPlan plan(static_cast<int32_t>(widest.size()) + 1, num_heads, {});
   for (size_t i = 0; i < widest.size(); ++i) {
     for (int32_t head = 0; head < num_heads; ++head) {
       plan.at(static_cast<int32_t>(i) + 1, head) = widest[i];
@@ -50,7 +50,7 @@ double row_error(std::span<const float> out, std::span<const float> dense) {
 }  // namespace
 
 LayerTrial::LayerTrial(kernels::Device& device, const AttentionShape& shape, int64_t num_tokens,
-                       std::span<const HeadPattern> widest)
+                       std::span<const plan::HeadPattern> widest)
     : device_(device),
       shape_(shape),
       num_tokens_(num_tokens),
@@ -61,7 +61,7 @@ Result<std::unique_ptr<LayerTrial>> LayerTrial::create(kernels::Device& device,
                                                        comm::DeviceCommunicator& alone,
                                                        const AttentionShape& shape,
                                                        int64_t num_tokens,
-                                                       std::span<const HeadPattern> widest) {
+                                                       std::span<const plan::HeadPattern> widest) {
   MR_CHECK(alone.size() == 1, "a trial on {} ranks", alone.size());
   std::unique_ptr<LayerTrial> trial(new LayerTrial(device, shape, num_tokens, widest));
   MR_RETURN_IF_ERROR(trial->allocate(alone));
@@ -76,11 +76,11 @@ Result<void> LayerTrial::allocate(comm::DeviceCommunicator& alone) {
   dense_.resize(static_cast<size_t>(elements));
   if (shape_.dtype != DType::kFloat32) widened_.resize(static_cast<size_t>(elements));
   MR_ASSIGN_OR_RETURN(
-      index_, worker::LayerIndex::create(device_, plan_, 0, num_heads, num_tokens_, tiles_));
-  MR_ASSIGN_OR_RETURN(auto builder, worker::IndexBuilder::create(device_, alone, plan_,
+      index_, engine::LayerIndex::create(device_, plan_, 0, num_heads, num_tokens_, tiles_));
+  MR_ASSIGN_OR_RETURN(auto builder, engine::IndexBuilder::create(device_, alone, plan_,
                                                                  {.first = 0, .count = num_heads},
                                                                  num_tokens_, index_.view().shape));
-  builder_ = std::make_unique<worker::IndexBuilder>(std::move(builder));
+  builder_ = std::make_unique<engine::IndexBuilder>(std::move(builder));
   return {};
 }
 
@@ -88,7 +88,7 @@ Result<void> LayerTrial::synchronize() {
   return device_.synchronize(Deadline::after(kLayerTimeout));
 }
 
-Result<void> LayerTrial::take(const worker::LocalQueries& queries, const kernels::KvSlab& kv,
+Result<void> LayerTrial::take(const engine::LocalQueries& queries, const kernels::KvSlab& kv,
                               const float* sinks) {
   MR_CHECK(queries.num_rows == num_tokens_ && kv.num_tokens == num_tokens_ &&
                queries.num_query_heads == shape_.num_query_heads &&
@@ -98,7 +98,7 @@ Result<void> LayerTrial::take(const worker::LocalQueries& queries, const kernels
   queries_ = queries;
   kv_ = kv;
   sinks_ = sinks;
-  const std::vector<HeadPattern> all_dense(static_cast<size_t>(shape_.num_query_heads));
+  const std::vector<plan::HeadPattern> all_dense(static_cast<size_t>(shape_.num_query_heads));
   MR_RETURN_IF_ERROR(build(all_dense));
   attend();
   MR_ASSIGN_OR_RETURN(const auto dense, output());
@@ -106,14 +106,14 @@ Result<void> LayerTrial::take(const worker::LocalQueries& queries, const kernels
   return {};
 }
 
-Result<void> LayerTrial::build(std::span<const HeadPattern> patterns) {
+Result<void> LayerTrial::build(std::span<const plan::HeadPattern> patterns) {
   MR_CHECK(std::ssize(patterns) == shape_.num_query_heads, "{} patterns for {} heads",
            patterns.size(), shape_.num_query_heads);
   has_blocks_ = false;
   for (int32_t head = 0; head < shape_.num_query_heads; ++head) {
     const auto& pattern = patterns[static_cast<size_t>(head)];
     plan_.at(0, head) = pattern;
-    has_blocks_ = has_blocks_ || uses_blocks(pattern.pattern);
+    has_blocks_ = has_blocks_ || plan::uses_blocks(pattern.pattern);
   }
   const int64_t num_last = std::min(kernels::kLastRows, num_tokens_);
   const int64_t row_bytes =

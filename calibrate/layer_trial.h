@@ -16,10 +16,10 @@
 #include "calibrate/kernel_costs.h"
 #include "comm/api/device_communicator.h"
 #include "common/result.h"
+#include "engine/index/index_builder.h"
+#include "engine/index/layer_index.h"
 #include "kernels/api/device.h"
 #include "plan/head_plan.h"
-#include "worker/index/index_builder.h"
-#include "worker/index/layer_index.h"
 
 namespace millrace::calibrate {
 
@@ -31,16 +31,16 @@ class LayerTrial {
   static Result<std::unique_ptr<LayerTrial>> create(kernels::Device& device,
                                                     comm::DeviceCommunicator& alone,
                                                     const AttentionShape& shape, int64_t num_tokens,
-                                                    std::span<const HeadPattern> widest);
+                                                    std::span<const plan::HeadPattern> widest);
 
   // Sets the layer for the calls below, until the next take(): all rows in position order, in
   // device memory that does not change. `sinks`: the layer's, as in kernels::AttentionParams.
   // Attends densely.
-  Result<void> take(const worker::LocalQueries& queries, const kernels::KvSlab& kv,
+  Result<void> take(const engine::LocalQueries& queries, const kernels::KvSlab& kv,
                     const float* sinks = nullptr);
 
   // Finds the index for a pattern of each query head. Only enqueued, as is attend().
-  Result<void> build(std::span<const HeadPattern> patterns);
+  Result<void> build(std::span<const plan::HeadPattern> patterns);
   void attend();
 
   // The work of the index built last, by query head. Waits for the device.
@@ -55,7 +55,7 @@ class LayerTrial {
 
  private:
   LayerTrial(kernels::Device& device, const AttentionShape& shape, int64_t num_tokens,
-             std::span<const HeadPattern> widest);
+             std::span<const plan::HeadPattern> widest);
   Result<void> allocate(comm::DeviceCommunicator& alone);
   Result<void> synchronize();
   Result<std::span<const float>> output();
@@ -67,10 +67,10 @@ class LayerTrial {
   int64_t num_tokens_;
   std::vector<kernels::RowTile> tiles_;
   // Layer 0 is what build() was given; the others hold the widest patterns, to reserve room.
-  model::HeadPlan plan_;
-  worker::LayerIndex index_;
-  std::unique_ptr<worker::IndexBuilder> builder_;
-  worker::LocalQueries queries_;
+  plan::HeadPlan plan_;
+  engine::LayerIndex index_;
+  std::unique_ptr<engine::IndexBuilder> builder_;
+  engine::LocalQueries queries_;
   kernels::KvSlab kv_;
   const float* sinks_ = nullptr;
   kernels::DeviceBuffer out_;        // [tokens, query heads, head_dim]

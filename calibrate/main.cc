@@ -26,9 +26,9 @@
 #include "common/log.h"
 #include "common/logging/init_logging.h"
 #include "common/system/mapped_file.h"
+#include "engine/ranks/rank_end.h"
+#include "engine/runtime/rank_cli.h"
 #include "plan/head_plan_writer.h"
-#include "worker/cli/rank_cli.h"
-#include "worker/cli/rank_end.h"
 
 namespace millrace::calibrate {
 
@@ -39,7 +39,7 @@ constexpr int64_t kMaxCostsBytes = 1 << 16;
 enum class PlanFormat { kMillrace, kMInference };
 
 struct Options {
-  worker::RankOptions rank;
+  engine::RankOptions rank;
   CalibrationOptions calibration;
   std::string input_path, output_path, costs_path;
   std::vector<std::string> patterns;
@@ -56,7 +56,7 @@ void add_options(CLI::App& app, Options& options) {
       "this\n"
       "device: see --costs. Heads for which nothing is within the budget run densely.\n"
       "The plan is for prompts about as long as those given: see docs/head-plans.md.");
-  worker::add_model_options(app, options.rank);
+  engine::add_model_options(app, options.rank);
   app.add_option("--input", options.input_path,
                  "prompts, one JSON object per line, as of millrace-batch")
       ->type_name("FILE")
@@ -97,11 +97,11 @@ void add_options(CLI::App& app, Options& options) {
       "chosen: leave them out with --patterns");
 }
 
-std::vector<Pattern> patterns_of(const std::vector<std::string>& names) {
-  std::vector<Pattern> patterns;
-  for (const Pattern pattern : kSearchedPatterns) {
+std::vector<plan::Pattern> patterns_of(const std::vector<std::string>& names) {
+  std::vector<plan::Pattern> patterns;
+  for (const plan::Pattern pattern : kSearchedPatterns) {
     for (const auto& name : names) {
-      if (name != pattern_name(pattern)) continue;
+      if (name != plan::pattern_name(pattern)) continue;
       patterns.push_back(pattern);
       break;
     }
@@ -119,10 +119,10 @@ Result<std::optional<KernelCosts>> read_costs(const std::string& path) {
 
 Result<std::string> plan_text(const Calibration& calibration, PlanFormat format) {
   const auto plan = calibration.plan();
-  if (format == PlanFormat::kMillrace) return model::plan_json(plan);
+  if (format == PlanFormat::kMillrace) return plan::plan_json(plan);
   std::vector<double> scores;
   for (const auto& head : calibration.heads) scores.push_back(std::max(1 - head.error, 0.0));
-  return model::minference_plan_json(plan, scores);
+  return plan::minference_plan_json(plan, scores);
 }
 
 // MInference's plans have no dense heads, but heads of layers with sliding windows are dense.
@@ -158,10 +158,10 @@ Result<void> run(Options& options) {
   if (!options.patterns.empty()) options.calibration.patterns = patterns_of(options.patterns);
 
   options.rank.crossover_tokens = 0;  // of plans that this program does not run
-  options.rank.engine.end_process = worker::end_rank;
+  options.rank.engine.end_process = engine::end_rank;
   auto world = comm::LocalGroup::create(1);
   MR_ASSIGN_OR_RETURN(const auto runtime,
-                      worker::RankRuntime::create(std::move(world.front()), options.rank));
+                      engine::RankRuntime::create(std::move(world.front()), options.rank));
   MR_RETURN_IF_ERROR(check_format(options.format, runtime->weights().config));
   MR_ASSIGN_OR_RETURN(const auto prompts, read_prompts(options.input_path, runtime->limits()));
   const auto device = runtime->device().info().name;
@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
   if (const auto status = cli::parse(app, argc, argv)) return *status;
   init_logging("calibrate");
   try {
-    const auto done = worker::or_end_rank([&] { return calibrate::run(options); });
+    const auto done = engine::or_end_rank([&] { return calibrate::run(options); });
     if (done.ok()) return 0;
     spdlog::error("{}", done.error().to_string());
   } catch (const std::exception& e) {

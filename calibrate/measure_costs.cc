@@ -37,7 +37,7 @@ class RandomLayer {
     return layer;
   }
 
-  worker::LocalQueries queries() const {
+  engine::LocalQueries queries() const {
     return {.q = q_.data(),
             .num_rows = num_tokens_,
             .num_query_heads = shape_.num_query_heads,
@@ -100,8 +100,8 @@ class Measurement {
   Measurement(LayerTrial& trial, int32_t num_heads) : trial_(trial), num_heads_(num_heads) {}
 
   // Finding the lists of a pattern, and attending by them.
-  Result<double> find(const HeadPattern& pattern) {
-    const std::vector<HeadPattern> patterns(static_cast<size_t>(num_heads_), pattern);
+  Result<double> find(const plan::HeadPattern& pattern) {
+    const std::vector<plan::HeadPattern> patterns(static_cast<size_t>(num_heads_), pattern);
     return seconds_of(trial_.device(), num_heads_, [&] { return trial_.build(patterns); });
   }
   Result<double> attend() {
@@ -139,11 +139,13 @@ Result<KernelCosts> measure_costs(Device& device, comm::DeviceCommunicator& alon
   num_tokens = std::clamp(num_tokens, kFewestTokens,
                           info.host_memory ? kMostTokensOnHost : kMostTokensOnGpu);
   const auto part = static_cast<int32_t>(num_tokens / 8);
-  const HeadPattern columns{.pattern = Pattern::kAShape, .sink = 2 * part, .window = 64};
-  const HeadPattern slashes{.pattern = Pattern::kVerticalSlash, .verticals = part, .slashes = part};
-  const HeadPattern blocks{.pattern = Pattern::kBlockSparse,
-                           .top_k = static_cast<int32_t>(part / kernels::kPageTokens)};
-  const HeadPattern adaptive{.pattern = Pattern::kAdaptive};
+  const plan::HeadPattern columns{
+      .pattern = plan::Pattern::kAShape, .sink = 2 * part, .window = 64};
+  const plan::HeadPattern slashes{
+      .pattern = plan::Pattern::kVerticalSlash, .verticals = part, .slashes = part};
+  const plan::HeadPattern blocks{.pattern = plan::Pattern::kBlockSparse,
+                                 .top_k = static_cast<int32_t>(part / kernels::kPageTokens)};
+  const plan::HeadPattern adaptive{.pattern = plan::Pattern::kAdaptive};
   const std::array widest{columns, slashes, blocks, adaptive};
   MR_ASSIGN_OR_RETURN(const auto layer, RandomLayer::create(device, shape, num_tokens));
   MR_ASSIGN_OR_RETURN(const auto trial,

@@ -36,16 +36,16 @@ const PatternSearch::Candidate& PatternSearch::candidate(int32_t layer, size_t l
 }
 
 // A head that a prefill would run densely takes dense attention's time.
-double PatternSearch::share_of(const HeadPattern& pattern, const HeadWork& work,
+double PatternSearch::share_of(const plan::HeadPattern& pattern, const HeadWork& work,
                                const LayerTrial& trial) const {
   const auto& last = trial.tiles().back();
-  if (model::is_cheaper_dense(pattern, last.position + last.num_rows, dense_cost_)) return 1;
+  if (plan::is_cheaper_dense(pattern, last.position + last.num_rows, dense_cost_)) return 1;
   return time_share(costs_, pattern, work, dense_work(trial.tiles()));
 }
 
-std::vector<HeadPattern> PatternSearch::patterns_at(const Ladder& ladder,
-                                                    std::span<const int32_t> rungs) const {
-  std::vector<HeadPattern> patterns;
+std::vector<plan::HeadPattern> PatternSearch::patterns_at(const Ladder& ladder,
+                                                          std::span<const int32_t> rungs) const {
+  std::vector<plan::HeadPattern> patterns;
   for (const int32_t rung : rungs) {
     patterns.push_back(ladder[static_cast<size_t>(std::max(rung, 0))]);
   }

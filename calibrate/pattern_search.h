@@ -34,7 +34,7 @@ struct SearchOptions {
 
 // The choice for a head; means over the prompts.
 struct HeadChoice {
-  HeadPattern pattern;
+  plan::HeadPattern pattern;
   double time = 1;     // share of dense attention's
   double density = 1;  // share of the causal pairs
   double error = 0;    // LayerTrial::errors
@@ -72,9 +72,11 @@ class PatternSearch {
     double error = 0;
   };
   // The pattern of each head at its rung; at the ladder's lowest rung where that is kNone.
-  std::vector<HeadPattern> patterns_at(const Ladder& ladder, std::span<const int32_t> rungs) const;
+  std::vector<plan::HeadPattern> patterns_at(const Ladder& ladder,
+                                             std::span<const int32_t> rungs) const;
   Result<std::vector<int32_t>> highest_within_budget(const Ladder& ladder, LayerTrial& trial) const;
-  double share_of(const HeadPattern& pattern, const HeadWork& work, const LayerTrial& trial) const;
+  double share_of(const plan::HeadPattern& pattern, const HeadWork& work,
+                  const LayerTrial& trial) const;
   std::span<Candidate> candidates(int32_t layer, size_t ladder);
   const Candidate& candidate(int32_t layer, size_t ladder, int32_t head) const;
 

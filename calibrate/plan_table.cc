@@ -10,8 +10,9 @@ namespace millrace::calibrate {
 
 namespace {
 
-constexpr std::array kColumns{Pattern::kDense, Pattern::kAShape, Pattern::kVerticalSlash,
-                              Pattern::kBlockSparse, Pattern::kAdaptive};
+constexpr std::array kColumns{plan::Pattern::kDense, plan::Pattern::kAShape,
+                              plan::Pattern::kVerticalSlash, plan::Pattern::kBlockSparse,
+                              plan::Pattern::kAdaptive};
 
 // Totals of one layer or of several.
 struct Row {
@@ -32,7 +33,7 @@ struct Row {
   std::string text(const std::string& name) const {
     std::string line = fmt::format("{:>5}", name);
     for (size_t i = 0; i < kColumns.size(); ++i) {
-      const int width = static_cast<int>(pattern_name(kColumns[i]).size());
+      const int width = static_cast<int>(plan::pattern_name(kColumns[i]).size());
       line += heads[i] == 0 ? fmt::format("  {:>{}}", "-", width)
                             : fmt::format("  {:>{}}", heads[i], width);
     }
@@ -45,7 +46,8 @@ struct Row {
 
 std::string plan_table(const Calibration& calibration) {
   std::string table = "layer";
-  for (const Pattern pattern : kColumns) table += fmt::format("  {}", pattern_name(pattern));
+  for (const plan::Pattern pattern : kColumns)
+    table += fmt::format("  {}", plan::pattern_name(pattern));
   table += "  time   density  error   worst\n";
   Row all;
   for (int32_t layer = 0; layer < calibration.num_layers; ++layer) {

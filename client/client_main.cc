@@ -23,8 +23,8 @@
 #include "common/cli/parse.h"
 #include "common/system/mapped_file.h"
 #include "common/system/output_file.h"
+#include "coordinator/text/http_text.h"
 #include "coordinator/text/limits.h"
-#include "coordinator/text/query_string.h"
 #include "coordinator/text/request_id.h"
 
 namespace {

@@ -15,7 +15,7 @@
 
 #include "common/net/net_stream.h"
 #include "coordinator/net/awaitable.h"
-#include "coordinator/text/media_type.h"
+#include "coordinator/text/http_text.h"
 
 namespace millrace::client {
 

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "common/endpoint/host_port.h"
+#include "common/host_port.h"
 
 namespace millrace::client {
 

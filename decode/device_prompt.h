@@ -7,8 +7,8 @@
 
 #include <optional>
 
+#include "decode/next_queries.h"
 #include "decode/pool/host_pages.h"
-#include "decode/predict/next_queries.h"
 #include "kernels/pages/device_pages.h"
 #include "model/generator.h"
 

@@ -12,10 +12,10 @@ namespace {
 // For each kv head: a portion being computed and one on its way.
 constexpr int64_t kLeastPages = 8;
 
-std::shared_ptr<const PageRule> rule_of(const ProgressiveOptions& options) {
+std::shared_ptr<const kernels::PageRule> rule_of(const ProgressiveOptions& options) {
   if (options.rule) return options.rule;
-  if (options.proven) return std::make_shared<BoundRule>(options.mass);
-  return std::make_shared<CalibratedRule>(options.mass);
+  if (options.proven) return std::make_shared<kernels::BoundRule>(options.mass);
+  return std::make_shared<kernels::CalibratedRule>(options.mass);
 }
 
 PagePool::Options pool_options(const CacheShape& shape, const kvclient::Manifest& manifest,

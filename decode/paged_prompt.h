@@ -8,9 +8,9 @@
 
 #include "comm/api/transport.h"
 #include "decode/attention/cpu_page_kernel.h"
+#include "decode/layer_lookahead.h"
 #include "decode/page_intake.h"
 #include "decode/pool/rank_pages.h"
-#include "decode/predict/layer_lookahead.h"
 #include "kvclient/handover/handover_feed.h"
 #include "model/generator.h"
 
@@ -27,7 +27,7 @@ struct ProgressiveOptions {
   DecodeStart start = DecodeStart::kNeed;
   Eviction eviction = Eviction::kLeastUsed;
   // Replaces `mass` and `proven`.
-  std::shared_ptr<const PageRule> rule = {};
+  std::shared_ptr<const kernels::PageRule> rule = {};
 };
 
 struct ProgressiveReport {
@@ -74,7 +74,7 @@ class PagedPrompt final : public model::PromptAttention {
   const ProgressiveOptions options_;
   const CacheShape shape_;
   const Deadline deadline_;
-  const std::shared_ptr<const PageRule> rule_;
+  const std::shared_ptr<const kernels::PageRule> rule_;
   RankPages source_;
   PagePool pool_;
   PageDigests digests_;

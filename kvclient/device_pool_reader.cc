@@ -13,12 +13,12 @@ constexpr uint64_t kAlign = 16;  // of PooledPage::offset
 }  // namespace
 
 Result<std::vector<PlacedRun>> DevicePoolReader::read(const PlaceClient::Answer& answer,
-                                                      const PagePlaces& places,
+                                                      const PagePieces& pieces,
                                                       std::span<const std::byte> sink,
                                                       DeviceLane& lane, PullOutcome& outcome) {
   const PlacedRun& placed = answer.places;
   if (answer.device_pool == nullptr || placed.pages.empty()) return std::vector{placed};
-  const int64_t page_bytes = places.page_bytes();
+  const int64_t page_bytes = pieces.page_bytes();
   indices_.clear();
   pages_.clear();
   pieces_.clear();
@@ -28,7 +28,7 @@ Result<std::vector<PlacedRun>> DevicePoolReader::read(const PlaceClient::Answer&
     const bool lies_there = offset >= 0 && offset % static_cast<int64_t>(kAlign) == 0 &&
                             page_bytes <= answer.device_pool->bytes() - offset;
     if (lies_there) {
-      add(placed, i, places, sink);
+      add(placed, i, pieces, sink);
     } else {
       left.push_back(i);
     }
@@ -49,12 +49,12 @@ Result<std::vector<PlacedRun>> DevicePoolReader::read(const PlaceClient::Answer&
   return placed.parts(left);
 }
 
-void DevicePoolReader::add(const PlacedRun& placed, size_t index, const PagePlaces& places,
+void DevicePoolReader::add(const PlacedRun& placed, size_t index, const PagePieces& pieces,
                            std::span<const std::byte> sink) {
   const PlacedPage& page = placed.pages[index];
   const auto first = static_cast<uint32_t>(pieces_.size());
   page_pieces_.clear();
-  places.append(placed.run.layer, placed.run.kv_head, placed.run.page(static_cast<int64_t>(index)),
+  pieces.append(placed.run.layer, placed.run.kv_head, placed.run.page(static_cast<int64_t>(index)),
                 page_pieces_);
   size_t from = 0;
   for (const auto& piece : page_pieces_) {

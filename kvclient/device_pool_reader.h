@@ -6,22 +6,22 @@
 #include <span>
 #include <vector>
 
-#include "kvclient/page_places.h"
+#include "kvclient/page_pieces.h"
 #include "kvclient/place_client.h"
 
 namespace millrace::kvclient {
 
 class DevicePoolReader {
  public:
-  // Pages of the answer that lie in the rank's device pool go to `places`, in the memory of the
+  // Pages of the answer that lie in the rank's device pool go to `pieces`, in the memory of the
   // lane's device. Returns the other pages, and those that were corrupt. `sink`: the memory that
-  // `places` uses for rows that nobody wants. An error is the device's.
-  Result<std::vector<PlacedRun>> read(const PlaceClient::Answer& answer, const PagePlaces& places,
+  // `pieces` uses for rows that nobody wants. An error is the device's.
+  Result<std::vector<PlacedRun>> read(const PlaceClient::Answer& answer, const PagePieces& pieces,
                                       std::span<const std::byte> sink, DeviceLane& lane,
                                       PullOutcome& outcome);
 
  private:
-  void add(const PlacedRun& placed, size_t index, const PagePlaces& places,
+  void add(const PlacedRun& placed, size_t index, const PagePieces& pieces,
            std::span<const std::byte> sink);
 
   std::vector<size_t> indices_;  // of pages_, in the run

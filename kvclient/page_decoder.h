@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "common/pages/float8_array.h"
+#include "common/float8_array.h"
 #include "kvclient/manifest/manifest.h"
 #include "kvclient/pull_request.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/system/usable_cores.h"
+#include "common/system/cpu.h"
 #include "kvclient/device/cuda_copier.h"
 #include "kvclient/pull_queue.h"
 #include "kvclient/pull_worker.h"

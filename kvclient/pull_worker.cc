@@ -44,9 +44,9 @@ Result<PullOutcome> PullWorker::fetch(const Work& work) {
   const auto& task = *work.task;
   const PageDecoder decoder(task.request, *task.manifest);
   sink_.resize(std::max(sink_.size(), static_cast<size_t>(2 * decoder.page_bytes())));
-  const PagePlaces places(task.request, *task.manifest, sink_);
-  auto outcome = task.request.device == kHostMemory ? fetch_to_host(work, places)
-                                                    : fetch_to_device(work, places);
+  const PagePieces pieces(task.request, *task.manifest, sink_);
+  auto outcome = task.request.device == kHostMemory ? fetch_to_host(work, pieces)
+                                                    : fetch_to_device(work, pieces);
   if (place_client_) place_client_->done(work);
   return outcome;
 }
@@ -57,30 +57,30 @@ Result<PlaceClient::Answer> PullWorker::ask_for_places(const Work& work) {
       .places = {.run = work.job.run, .pages = {}}, .pools = nullptr, .device_pool = nullptr};
 }
 
-Result<PullOutcome> PullWorker::fetch_to_host(const Work& work, const PagePlaces& places) {
+Result<PullOutcome> PullWorker::fetch_to_host(const Work& work, const PagePieces& pieces) {
   PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(const auto answer, ask_for_places(work));
   const PageDecoder decoder(work.task->request, *work.task->manifest);
-  const auto left = host_reader_.read(answer.places, answer.pools.get(), places, decoder, outcome);
+  const auto left = host_reader_.read(answer.places, answer.pools.get(), pieces, decoder, outcome);
   for (const PageRun& run : left) {
-    MR_RETURN_IF_ERROR(fetch_run(work, run, places, outcome));
+    MR_RETURN_IF_ERROR(fetch_run(work, run, pieces, outcome));
   }
   return outcome;
 }
 
 // The calls that brought the pages, or told where they lie, keep the pull from ending until
 // finish(), so no copy outlives the pull.
-Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlaces& places) {
+Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePieces& pieces) {
   PullOutcome outcome;
   MR_ASSIGN_OR_RETURN(DeviceLane* const lane, this->lane(work.task->request.device));
   MR_ASSIGN_OR_RETURN(const auto answer, ask_for_places(work));
   // Pages that must be decoded go through host memory.
   const bool decodes = PageDecoder(work.task->request, *work.task->manifest).decodes();
   auto left = decodes ? Result(std::vector{answer.places})
-                      : device_pool_reader_.read(answer, places, sink_, *lane, outcome);
+                      : device_pool_reader_.read(answer, pieces, sink_, *lane, outcome);
   auto end = left.ok() ? Result<void>() : left.error();
   for (size_t i = 0; end.ok() && i < left->size(); ++i) {
-    end = stage(work, (*left)[i], answer.pools.get(), places, *lane, outcome);
+    end = stage(work, (*left)[i], answer.pools.get(), pieces, *lane, outcome);
   }
   if (end.ok()) return outcome;
   if (end.error().code == Errc::kInternal) lanes_.erase(work.task->request.device);
@@ -89,25 +89,25 @@ Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePlac
 
 // The bytes copied are the bytes checked, because nobody else writes to the staging memory.
 Result<void> PullWorker::stage(const Work& work, const PlacedRun& placed,
-                               const SameHostRanks::Pools* pools, const PagePlaces& places,
+                               const SameHostRanks::Pools* pools, const PagePieces& pieces,
                                DeviceLane& lane, PullOutcome& outcome) {
   const auto& task = *work.task;
   const PageDecoder decoder(task.request, *task.manifest);
   MR_ASSIGN_OR_RETURN(const auto staging,
                       lane.staging(placed.run.num_pages * decoder.page_bytes()));
-  const PagePlaces staged(placed.run, task.request, *task.manifest, staging);
+  const PagePieces staged(placed.run, task.request, *task.manifest, staging);
   for (const auto& run : host_reader_.read(placed, pools, staged, decoder, outcome)) {
     MR_RETURN_IF_ERROR(fetch_run(work, run, staged, outcome));
   }
-  return scatter(placed.run, places, lane);
+  return scatter(placed.run, pieces, lane);
 }
 
-Result<void> PullWorker::scatter(const PageRun& run, const PagePlaces& places, DeviceLane& lane) {
+Result<void> PullWorker::scatter(const PageRun& run, const PagePieces& pieces, DeviceLane& lane) {
   device_pieces_.clear();
   size_t from = 0;
   for (int64_t i = 0; i < run.num_pages; ++i) {
     page_pieces_.clear();
-    places.append(run.layer, run.kv_head, run.page(i), page_pieces_);
+    pieces.append(run.layer, run.kv_head, run.page(i), page_pieces_);
     for (const auto& piece : page_pieces_) {
       if (piece.data() < sink_.data() || piece.data() >= sink_.data() + sink_.size()) {
         device_pieces_.push_back({.to = piece.data(),
@@ -140,23 +140,23 @@ Result<PullOutcome> PullWorker::fetch_scores(const Work& work) {
   return outcome;
 }
 
-Result<void> PullWorker::fetch_run(const Work& work, const PageRun& run, const PagePlaces& places,
+Result<void> PullWorker::fetch_run(const Work& work, const PageRun& run, const PagePieces& pieces,
                                    PullOutcome& outcome) {
   const bool decodes = PageDecoder(work.task->request, *work.task->manifest).decodes();
-  return decodes || places.run_bytes(run.layer) < kMinRunBytes
-             ? fetch_and_copy(work, run, places, outcome)
-             : fetch_in_place(work, run, places, outcome);
+  return decodes || pieces.run_bytes(run.layer) < kMinRunBytes
+             ? fetch_and_copy(work, run, pieces, outcome)
+             : fetch_in_place(work, run, pieces, outcome);
 }
 
 Result<void> PullWorker::fetch_in_place(const Work& work, const PageRun& run,
-                                        const PagePlaces& places, PullOutcome& outcome) {
+                                        const PagePieces& pieces, PullOutcome& outcome) {
   pieces_.clear();
   for (int64_t i = 0; i < run.num_pages; ++i) {
-    places.append(run.layer, run.kv_head, run.page(i), pieces_);
+    pieces.append(run.layer, run.kv_head, run.page(i), pieces_);
   }
   const auto place = [&](int64_t index) -> comm::Destination {
     page_pieces_.clear();
-    places.append(run.layer, run.kv_head, run.page(index), page_pieces_);
+    pieces.append(run.layer, run.kv_head, run.page(index), page_pieces_);
     return page_pieces_;
   };
   return fetch_checked(
@@ -164,7 +164,7 @@ Result<void> PullWorker::fetch_in_place(const Work& work, const PageRun& run,
 }
 
 Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
-                                        const PagePlaces& places, PullOutcome& outcome) {
+                                        const PagePieces& pieces, PullOutcome& outcome) {
   const auto page_bytes = static_cast<size_t>(work.task->manifest->page_bytes());
   const size_t bytes = static_cast<size_t>(run.num_pages) * page_bytes;
   staging_.resize(std::max(staging_.size(), bytes));
@@ -177,7 +177,7 @@ Result<void> PullWorker::fetch_and_copy(const Work& work, const PageRun& run,
   const PageDecoder decoder(work.task->request, *work.task->manifest);
   const auto keep = [&](int64_t index) {
     page_pieces_.clear();
-    places.append(run.layer, run.kv_head, run.page(index), page_pieces_);
+    pieces.append(run.layer, run.kv_head, run.page(index), page_pieces_);
     comm::DestinationWriter(page_pieces_)
         .write(decoder.decode(run.layer, run.kv_head, place(index).front(), decoded_));
   };

@@ -16,7 +16,7 @@
 #include "kvclient/device/device_copier.h"
 #include "kvclient/device_pool_reader.h"
 #include "kvclient/landing_pages.h"
-#include "kvclient/page_places.h"
+#include "kvclient/page_pieces.h"
 #include "kvclient/place_client.h"
 #include "kvclient/pull_queue.h"
 #include "kvclient/ranks/page_call.h"
@@ -53,20 +53,20 @@ class PullWorker {
   Result<PullOutcome> fetch(const Work& work);
   // Where the job's pages lie in the rank's memory; empty if the rank is on another host.
   Result<PlaceClient::Answer> ask_for_places(const Work& work);
-  Result<PullOutcome> fetch_to_host(const Work& work, const PagePlaces& places);
-  Result<PullOutcome> fetch_to_device(const Work& work, const PagePlaces& places);
+  Result<PullOutcome> fetch_to_host(const Work& work, const PagePieces& pieces);
+  Result<PullOutcome> fetch_to_device(const Work& work, const PagePieces& pieces);
   // Fetches by way of the lane's staging memory.
   Result<void> stage(const Work& work, const PlacedRun& placed, const SameHostRanks::Pools* pools,
-                     const PagePlaces& places, DeviceLane& lane, PullOutcome& outcome);
-  Result<void> scatter(const PageRun& run, const PagePlaces& places, DeviceLane& lane);
+                     const PagePieces& pieces, DeviceLane& lane, PullOutcome& outcome);
+  Result<void> scatter(const PageRun& run, const PagePieces& pieces, DeviceLane& lane);
   Result<DeviceLane*> lane(int32_t device);
   Result<PullOutcome> fetch_scores(const Work& work);
   // Over the transport.
-  Result<void> fetch_run(const Work& work, const PageRun& run, const PagePlaces& places,
+  Result<void> fetch_run(const Work& work, const PageRun& run, const PagePieces& pieces,
                          PullOutcome& outcome);
-  Result<void> fetch_in_place(const Work& work, const PageRun& run, const PagePlaces& places,
+  Result<void> fetch_in_place(const Work& work, const PageRun& run, const PagePieces& pieces,
                               PullOutcome& outcome);
-  Result<void> fetch_and_copy(const Work& work, const PageRun& run, const PagePlaces& places,
+  Result<void> fetch_and_copy(const Work& work, const PageRun& run, const PagePieces& pieces,
                               PullOutcome& outcome);
   // Fetches the run to `destination`, where page i lies at `place(i)`. Calls `keep(i)` once page i
   // is right, either as it lands or at the end.

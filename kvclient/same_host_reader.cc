@@ -16,7 +16,7 @@ constexpr std::string_view kTransportName = "same-host";
 
 std::vector<PageRun> SameHostReader::read(const PlacedRun& placed,
                                           const SameHostRanks::Pools* pools,
-                                          const PagePlaces& places, const PageDecoder& decoder,
+                                          const PagePieces& places, const PageDecoder& decoder,
                                           PullOutcome& outcome) {
   const PageRun& run = placed.run;
   if (pools == nullptr || placed.pages.empty()) return {run};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kvclient/page_decoder.h"
-#include "kvclient/page_places.h"
+#include "kvclient/page_pieces.h"
 #include "kvclient/pull_queue.h"
 #include "kvclient/ranks/placed_run.h"
 #include "kvclient/ranks/same_host_ranks.h"
@@ -21,7 +21,7 @@ class SameHostReader {
   // Fetches the pages that it can from the rank's pools, and returns the others, which the
   // transport must fetch. `pools`: null if there are none.
   std::vector<PageRun> read(const PlacedRun& placed, const SameHostRanks::Pools* pools,
-                            const PagePlaces& places, const PageDecoder& decoder,
+                            const PagePieces& places, const PageDecoder& decoder,
                             PullOutcome& outcome);
 
  private:

@@ -54,7 +54,6 @@
 #include "common/system/prefault.h"
 #include "common/system/shared_memory.h"
 #include "kvstore/pages/page.h"
-#include "kvstore/pages/read_totals.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {

@@ -6,7 +6,7 @@
 
 namespace millrace::kvstore {
 
-ReadPath::ReadPath(const PageIo& io, Residency& residency, const RequestTable& requests,
+ReadPath::ReadPath(const PageIo& io, Residency& residency, const StoredRequests& requests,
                    const PrefixCache& cache, std::mutex& mutex, const Clock& clock,
                    int64_t read_bytes, int64_t read_ahead_bytes)
     : io_(io),

@@ -7,7 +7,7 @@
 // The TieredKvStore owns it, and it outlives all pins.
 // Threads: any, without the store's lock, which is taken for bookkeeping only; read_ahead() is for
 // one thread at a time.
-// After an error nothing is held. Errors about requests and leases are those of RequestTable and
+// After an error nothing is held. Errors about requests and leases are those of StoredRequests and
 // PageTable; errors about bytes are those of Pins::load.
 #pragma once
 
@@ -28,7 +28,7 @@
 #include "kvstore/pages/residency.h"
 #include "kvstore/pins.h"
 #include "kvstore/read_ahead.h"
-#include "kvstore/request_table.h"
+#include "kvstore/stored_requests.h"
 #include "kvstore/tiers/read_budget.h"
 
 namespace millrace::kvstore {
@@ -42,7 +42,7 @@ class ReadPath {
   // All arguments outlive it. `mutex`, the store's lock, guards `residency`, `requests` and
   // `cache`. Pages that are read hold at most `read_bytes`, and pages read ahead at most
   // `read_ahead_bytes`.
-  ReadPath(const PageIo& io, Residency& residency, const RequestTable& requests,
+  ReadPath(const PageIo& io, Residency& residency, const StoredRequests& requests,
            const PrefixCache& cache, std::mutex& mutex, const Clock& clock, int64_t read_bytes,
            int64_t read_ahead_bytes);
 
@@ -95,7 +95,7 @@ class ReadPath {
 
   const PageIo& io_;
   Residency& residency_;
-  const RequestTable& requests_;
+  const StoredRequests& requests_;
   const PrefixCache& cache_;
   std::mutex& mutex_;
   const Clock& clock_;

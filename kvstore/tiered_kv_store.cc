@@ -47,7 +47,7 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
                 return room_.reserve_for(num_pages, sequence);
               }),
       room_(io_, residency_, cache_, mutex_, keeper_, rows()),
-      warm_up_(keeper_, residency_, cache_, mutex_, rows()),
+      prefix_loader_(keeper_, residency_, cache_, mutex_, rows()),
       requests_(clock),
       read_path_(io_, residency_, requests_, cache_, mutex_, clock, read_bytes, read_ahead_bytes) {}
 
@@ -444,7 +444,7 @@ std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, 
 
 bool TieredKvStore::tend(Deadline deadline) {
   if (read_path_.read_ahead() || mover_.rise() || keeper_.save_next(deadline)) return true;
-  if (warm_up_.next()) return true;
+  if (prefix_loader_.next()) return true;
   read_path_.wait_for_reader(deadline);
   return false;
 }

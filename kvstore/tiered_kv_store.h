@@ -15,8 +15,8 @@
 
 #include "kvstore/cached_page_check.h"
 #include "kvstore/kept/column_keeper.h"
+#include "kvstore/kept/prefix_loader.h"
 #include "kvstore/kept/read_meter.h"
-#include "kvstore/kept/warm_up.h"
 #include "kvstore/kv_store.h"
 #include "kvstore/page_mover.h"
 #include "kvstore/pages/page_io.h"
@@ -24,8 +24,8 @@
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
 #include "kvstore/read_path.h"
-#include "kvstore/request_table.h"
 #include "kvstore/store_room.h"
+#include "kvstore/stored_requests.h"
 
 namespace millrace::kvstore {
 
@@ -160,8 +160,8 @@ class TieredKvStore final : public KvStore {
   CachedPageCheck cache_check_;
   ColumnKeeper keeper_;
   StoreRoom room_;
-  WarmUp warm_up_;
-  RequestTable requests_;
+  PrefixLoader prefix_loader_;
+  StoredRequests requests_;
   ReadPath read_path_;
   int64_t next_sequence_ = 0;
   int64_t pages_written_ = 0;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/pages/kv_scales.h"
+#include "common/kv_scales.h"
 #include "common/result.h"
 #include "model/config/config.h"
 
@@ -24,7 +24,7 @@ namespace millrace::model {
 //   kv_scale                                     older AutoFP8 and AMMO: of both
 // 1 where there is none, and for a synthetic model. kUnsupported: scales by channel, or in 8 bits;
 // two that differ; a tensor that may be a scale and has another name. kInvalidArgument: a number
-// that is not a valid scale (common/pages/kv_scales.h). All name the tensor. `warnings` gets a line
+// that is not a valid scale (common/kv_scales.h). All name the tensor. `warnings` gets a line
 // if a checkpoint lacks some.
 Result<KvScales> load_kv_scales(const std::string& model, const ModelConfig& config,
                                 std::vector<std::string>* warnings = nullptr);

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-namespace millrace::model {
+namespace millrace::plan {
 
 // In multiply-adds of a row.
-double column_cost(const ModelConfig& config, int64_t num_tokens, double density) {
+double column_cost(const model::ModelConfig& config, int64_t num_tokens, double density) {
   const double hidden = config.hidden_size;
   const double query_width = double{1} * config.num_query_heads * config.head_dim;
   const double kv_width = double{1} * config.num_kv_heads * config.head_dim;
@@ -21,4 +21,4 @@ double column_cost(const ModelConfig& config, int64_t num_tokens, double density
   return 1 + attention / products;
 }
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

@@ -9,12 +9,12 @@
 
 #include "model/config/config.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 // Mean cost of a column of a prompt of `num_tokens`, in units of a column with nothing before it:
 // its products with weights, and attention to `density` of the causal (query, key) pairs. Llama 3
 // 8B at 131,072 tokens: 3.46 if dense, where an H100 took 3.1 times as long as with nearly no
 // attention (docs/numbers.md).
-double column_cost(const ModelConfig& config, int64_t num_tokens, double density);
+double column_cost(const model::ModelConfig& config, int64_t num_tokens, double density);
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

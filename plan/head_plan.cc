@@ -6,7 +6,7 @@
 #include "common/check.h"
 #include "plan/head_plan_json.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 kernels::AdaptiveRule adaptive_rule(const HeadPattern& head) {
   return {.gamma = head.gamma, .enough = head.enough, .min_recall = head.min_recall};
@@ -37,8 +37,8 @@ bool looks_like_path(std::string_view spec) {
   return spec.ends_with(".json") || spec.find('/') != std::string_view::npos;
 }
 
-Result<HeadPlan> plan_of(const std::string& spec, const ModelConfig& config, int64_t num_tokens,
-                         int64_t crossover_tokens, bool allow_files) {
+Result<HeadPlan> plan_of(const std::string& spec, const model::ModelConfig& config,
+                         int64_t num_tokens, int64_t crossover_tokens, bool allow_files) {
   if (allow_files && looks_like_path(spec)) return load_head_plan(spec, config);
 
   HeadPattern everywhere;
@@ -52,7 +52,7 @@ Result<HeadPlan> plan_of(const std::string& spec, const ModelConfig& config, int
   return plan;
 }
 
-void keep_windows(HeadPlan& plan, const ModelConfig& config) {
+void keep_windows(HeadPlan& plan, const model::ModelConfig& config) {
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
     if (config.window(layer) == 0) continue;
     for (int32_t h = 0; h < plan.num_heads(); ++h) plan.at(layer, h) = HeadPattern{};
@@ -79,7 +79,7 @@ Result<void> guard(HeadPlan& plan, double min_recall) {
 
 }  // namespace
 
-Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& config,
+Result<HeadPlan> make_head_plan(const std::string& spec, const model::ModelConfig& config,
                                 int64_t num_tokens, int64_t crossover_tokens,
                                 const HeadPlanOptions& options) {
   MR_ASSIGN_OR_RETURN(auto plan,
@@ -89,4 +89,4 @@ Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& conf
   return plan;
 }
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A head plan: what each query head of each layer attends to, before any request is seen.
 //
-// Written as text on the command line and in requests (plan/pattern/head_pattern.h), or as a JSON
+// Written as text on the command line and in requests (plan/head_pattern.h), or as a JSON
 // file: either one of MInference's pattern files, unchanged (a list over layers of {"head":
 // [pattern, p1, p2, score]}), or our own form
 //   {"default": "adaptive", "layers": [{"heads": {"0": "dense", "3": "a-shape:64,1024"}},
@@ -15,13 +15,9 @@
 #include "common/result.h"
 #include "kernels/api/estimation.h"
 #include "model/config/config.h"
-#include "plan/pattern/head_pattern.h"
+#include "plan/head_pattern.h"
 
-namespace millrace::model {
-
-// Clients, coordinator and workers read patterns as text; plans belong to the model.
-using millrace::HeadPattern;
-using millrace::Pattern;
+namespace millrace::plan {
 
 // What an adaptive pattern requires of the device.
 kernels::AdaptiveRule adaptive_rule(const HeadPattern& head);
@@ -66,8 +62,8 @@ struct HeadPlanOptions {
 // of layers or heads differs from the model's (names both). In layers where the model itself
 // attends to a window every head is dense, whatever `spec` says: it attends to all keys of its
 // window.
-Result<HeadPlan> make_head_plan(const std::string& spec, const ModelConfig& config,
+Result<HeadPlan> make_head_plan(const std::string& spec, const model::ModelConfig& config,
                                 int64_t num_tokens, int64_t crossover_tokens,
                                 const HeadPlanOptions& options = {});
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

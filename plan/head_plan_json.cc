@@ -12,7 +12,7 @@
 #include "model/json/json_text.h"
 #include "model/json/python_json.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 namespace {
 
@@ -47,12 +47,12 @@ Result<HeadPattern> parse_minference_head(const json::value& value) {
   const auto* name = entry != nullptr && !entry->empty() ? (*entry)[0].if_string() : nullptr;
   if (name == nullptr || entry->size() < 3 || entry->size() > 4) {
     return error(Errc::kInvalidArgument, "{}: expected [pattern, number, number, score]",
-                 quoted(value));
+                 model::quoted(value));
   }
   const auto first = parse_int32((*entry)[1]);
   const auto second = parse_int32((*entry)[2]);
   if (!first || !second) {
-    return error(Errc::kInvalidArgument, "{}: expected two integers", quoted(value));
+    return error(Errc::kInvalidArgument, "{}: expected two integers", model::quoted(value));
   }
   HeadPattern head;
   if (*name == "vertical_and_slash") {
@@ -63,7 +63,8 @@ Result<HeadPattern> parse_minference_head(const json::value& value) {
     head = {.pattern = Pattern::kBlockSparse, .top_k = *first};
   } else {
     return error(Errc::kInvalidArgument,
-                 "{}: expected vertical_and_slash, stream_llm or block_sparse", quoted(value));
+                 "{}: expected vertical_and_slash, stream_llm or block_sparse",
+                 model::quoted(value));
   }
   return checked_head_pattern(head);
 }
@@ -71,7 +72,7 @@ Result<HeadPattern> parse_minference_head(const json::value& value) {
 Result<HeadPattern> parse_text_head(const json::value& value) {
   const auto* text = value.if_string();
   if (text == nullptr) {
-    return error(Errc::kInvalidArgument, "{}: expected a pattern as text", quoted(value));
+    return error(Errc::kInvalidArgument, "{}: expected a pattern as text", model::quoted(value));
   }
   return parse_head_pattern({text->data(), text->size()});
 }
@@ -81,34 +82,34 @@ Result<void> refuse_unknown_keys(const json::object& object,
   for (const auto& member : object) {
     const std::string_view key(member.key().data(), member.key().size());
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      return error(Errc::kInvalidArgument, "unknown key {}; expected {}", quoted(key),
+      return error(Errc::kInvalidArgument, "unknown key {}; expected {}", model::quoted(key),
                    fmt::join(known, " or "));
     }
   }
   return {};
 }
 
-Result<void> check_layer_count(std::size_t file_layers, const ModelConfig& config) {
+Result<void> check_layer_count(std::size_t file_layers, const model::ModelConfig& config) {
   if (file_layers == static_cast<std::size_t>(config.num_layers)) return {};
   return error(Errc::kInvalidArgument, "the file has {} layers, the model {}", file_layers,
                config.num_layers);
 }
 
-Error wrong_head_count(int64_t file_heads, const ModelConfig& config) {
+Error wrong_head_count(int64_t file_heads, const model::ModelConfig& config) {
   return error(Errc::kInvalidArgument, "the file has {} query heads, the model {}", file_heads,
                config.num_query_heads);
 }
 
 // Sets the heads that one layer's object names.
 template <typename ParseHead>
-Result<void> read_heads(const json::object& heads, int32_t layer, const ModelConfig& config,
+Result<void> read_heads(const json::object& heads, int32_t layer, const model::ModelConfig& config,
                         ParseHead parse_head, HeadPlan& plan) {
   for (const auto& member : heads) {
     const std::string_view key(member.key().data(), member.key().size());
     const auto head = parse_head_number(key);
     if (!head) {
       return error(Errc::kInvalidArgument, "layer {}: {}: expected a head number", layer,
-                   quoted(key));
+                   model::quoted(key));
     }
     if (*head >= config.num_query_heads) return wrong_head_count(int64_t{*head} + 1, config);
     auto pattern = parse_head(member.value());
@@ -122,7 +123,8 @@ Result<void> read_heads(const json::object& heads, int32_t layer, const ModelCon
 }
 
 // A list over layers of {"head": [pattern, p1, p2, score]}.
-Result<HeadPlan> parse_minference_plan(const json::array& layers, const ModelConfig& config) {
+Result<HeadPlan> parse_minference_plan(const json::array& layers,
+                                       const model::ModelConfig& config) {
   MR_RETURN_IF_ERROR(check_layer_count(layers.size(), config));
   HeadPlan plan(config.num_layers, config.num_query_heads, kMInferenceDefault);
   int32_t file_heads = 0;  // by the highest number: a layer may leave heads out
@@ -142,7 +144,7 @@ Result<HeadPlan> parse_minference_plan(const json::array& layers, const ModelCon
 }
 
 // {"default": text, "layers": [{"heads": {"head": text}}]}; both keys are optional.
-Result<HeadPlan> parse_own_plan(const json::object& object, const ModelConfig& config) {
+Result<HeadPlan> parse_own_plan(const json::object& object, const model::ModelConfig& config) {
   MR_RETURN_IF_ERROR(refuse_unknown_keys(object, {"default", "layers"}));
   HeadPattern everywhere;
   if (const auto* text = object.if_contains("default")) {
@@ -168,8 +170,8 @@ Result<HeadPlan> parse_own_plan(const json::object& object, const ModelConfig& c
   return plan;
 }
 
-Result<HeadPlan> parse_plan(std::string_view text, const ModelConfig& config) {
-  MR_ASSIGN_OR_RETURN(const auto value, parse_python_json(text, kMaxPlanDepth));
+Result<HeadPlan> parse_plan(std::string_view text, const model::ModelConfig& config) {
+  MR_ASSIGN_OR_RETURN(const auto value, model::parse_python_json(text, kMaxPlanDepth));
   if (const auto* layers = value.if_array()) return parse_minference_plan(*layers, config);
   if (const auto* object = value.if_object()) return parse_own_plan(*object, config);
   return Error(Errc::kInvalidArgument, "expected a list of layers or an object");
@@ -177,7 +179,7 @@ Result<HeadPlan> parse_plan(std::string_view text, const ModelConfig& config) {
 
 }  // namespace
 
-Result<HeadPlan> load_head_plan(const std::string& path, const ModelConfig& config) {
+Result<HeadPlan> load_head_plan(const std::string& path, const model::ModelConfig& config) {
   MR_ASSIGN_OR_RETURN(const auto text, read_text_file(path, kMaxPlanBytes));
   auto plan = parse_plan(text, config);
   if (!plan.ok()) {
@@ -187,4 +189,4 @@ Result<HeadPlan> load_head_plan(const std::string& path, const ModelConfig& conf
   return plan;
 }
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

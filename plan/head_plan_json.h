@@ -7,10 +7,10 @@
 #include "common/result.h"
 #include "plan/head_plan.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 // kNotFound; kInvalidArgument (names the file, layer and head; both numbers where the file is for a
 // model of another size); kTooLarge.
-Result<HeadPlan> load_head_plan(const std::string& path, const ModelConfig& config);
+Result<HeadPlan> load_head_plan(const std::string& path, const model::ModelConfig& config);
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

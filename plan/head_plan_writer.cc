@@ -6,7 +6,7 @@
 
 #include "common/check.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 namespace {
 
@@ -84,4 +84,4 @@ Result<std::string> minference_plan_json(const HeadPlan& plan, std::span<const d
   return fmt::format("[{}]\n", layers);
 }
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

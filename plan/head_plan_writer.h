@@ -8,7 +8,7 @@
 #include "common/result.h"
 #include "plan/head_plan.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 // Our own form: the most frequent pattern (the first among equals) as the default, and by layer the
 // heads that differ. Without min_recall, which no file has.
@@ -19,4 +19,4 @@ std::string plan_json(const HeadPlan& plan);
 // is not a-shape, vertical-slash or block-sparse.
 Result<std::string> minference_plan_json(const HeadPlan& plan, std::span<const double> scores);
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

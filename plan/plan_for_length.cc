@@ -6,7 +6,7 @@
 #include "kernels/api/estimation.h"
 #include "kernels/index/tiling.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 namespace {
 
@@ -74,4 +74,4 @@ HeadPlan plan_for_length(HeadPlan plan, int64_t num_tokens, const kernels::Spars
   return plan;
 }
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

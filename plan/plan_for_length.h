@@ -9,7 +9,7 @@
 #include "kernels/api/device.h"
 #include "plan/head_plan.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 // The expected share of the causal pairs that the head's lists hold, from its budget alone: for
 // vertical-slash and block-sparse. 0 for other patterns: closed forms cost nothing to find, and
@@ -25,4 +25,4 @@ bool is_cheaper_dense(const HeadPattern& head, int64_t num_tokens, const kernels
 // the name of the plan that was asked for.
 HeadPlan plan_for_length(HeadPlan plan, int64_t num_tokens, const kernels::SparseCost& cost);
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

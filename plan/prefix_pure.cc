@@ -7,7 +7,7 @@
 
 #include "kernels/index/tiling.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 namespace {
 
@@ -73,4 +73,4 @@ std::string plan_identity(const HeadPlan& plan) {
   return text;
 }
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

@@ -20,7 +20,7 @@
 
 #include "plan/head_plan.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 
 bool is_prefix_pure(const HeadPattern& head);
 // Whether all heads are.
@@ -36,4 +36,4 @@ int64_t num_reusable_pages(const HeadPlan& plan, int64_t num_tokens);
 // first, @ min_recall where it is not 0. The plan's name is not part of it.
 std::string plan_identity(const HeadPlan& plan);
 
-}  // namespace millrace::model
+}  // namespace millrace::plan

@@ -12,7 +12,6 @@
 #include <system_error>
 
 #include "common/system/file_descriptor.h"
-#include "tokenizer/script.h"
 
 extern char** environ;
 

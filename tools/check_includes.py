@@ -6,7 +6,9 @@
   there is no cycle.
 - Only certain folders may include each vendor's headers.
 - The DEPS of a folder's library in its CMakeLists.txt are the folders that its files include, no more and no fewer.
-- A folder holds at most MAX_SOURCES sources.
+- A source opens only the namespace of its top folder, or one inside it that is named after a folder on its path; common/
+  is millrace itself.
+- No two headers outside kernels/ have one name.
 - clang-tidy looks at the headers of all these folders.
 
 With --headers BUILD every header that no source includes first is compiled alone, with the include paths of the build
@@ -24,27 +26,21 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = (".h", ".cc", ".cuh", ".cu")
-MAX_SOURCES = 25
 
 # Folder -> folders that it may include, besides common/. In the order of the layers: each entry names only folders listed above it.
 MAY_INCLUDE = {
     "common": "",
-    "common/mapping": "",
-    "common/system": "common/mapping",
-    "common/endpoint": "",
+    "common/system": "",
     "common/logging": "",
-    "common/process": "",
-    "common/files": "common/system",
     "common/metrics": "common/logging",
     "common/cli": "",
     "common/net": "common/system",
     "common/content": "",
     "common/text": "",
-    "common/pages": "",
     "protocol": "",
     "kernels/index": "",
     "kernels/api": "common/system kernels/index",
-    "kernels/pages": "common/pages",
+    "kernels/pages": "",
     "kernels/ref": "kernels/api kernels/index",
     "kernels/cpu/runtime": "kernels/api kernels/index",
     "kernels/cpu/rows": "kernels/api kernels/index kernels/cpu/runtime",
@@ -77,90 +73,81 @@ MAY_INCLUDE = {
     "kernels/cuda/sm90/pages": "kernels/pages kernels/cuda/runtime kernels/cuda/sm90/rows",
     "kernels/cuda": "common/system kernels/api kernels/index kernels/pages kernels/cuda/*",
     "comm/api": "",
-    "comm/net": "common/endpoint common/logging comm/api",
+    "comm/net": "common/logging comm/api",
     "comm/local": "comm/api",
     "comm/memfd": "comm/api common/logging common/system",
     "comm/mpi": "comm/api common/system",
     "comm/nccl": "comm/api",
-    "comm/tcp": "common/endpoint common/logging common/net common/system comm/api comm/net",
+    "comm/tcp": "common/logging common/net common/system comm/api comm/net",
     "comm/any": "comm/api comm/net comm/tcp",
     "comm/ucx": "common/logging common/system comm/any comm/api comm/net",
-    "kvstore/rules": "common/pages",
+    "kvstore/rules": "",
     "kvstore/tiers": "common/system",
-    "kvstore/pages": "common/content common/pages kvstore/rules kvstore/tiers",
+    "kvstore/pages": "common/content kvstore/rules kvstore/tiers",
     "kvstore/archive": "common/content common/system",
     "kvstore/kept": "common/content kvstore/archive kvstore/pages",
     "kvstore": "common/content common/system kvstore/archive kvstore/kept kvstore/pages kvstore/rules kvstore/tiers",
     "model/json": "common/system",
     "model/config": "kernels/api model/json",
-    "model/checkpoint": "common/mapping common/system kernels/api model/config model/json",
+    "model/checkpoint": "common/system kernels/api model/config model/json",
     "model/synthetic": "model/config model/checkpoint",
-    "model": "comm/api common/pages kernels/api model/*",
-    "plan/pattern": "",
-    "plan": "common/system kernels/api kernels/index model/config model/json plan/pattern",
+    "model": "comm/api kernels/api model/*",
+    "plan": "common/system kernels/api kernels/index model/config model/json",
     "tokenizer": "common/system",
-    "worker/timing": "kernels/api",
-    "worker/ranks": "common/system comm/api comm/nccl kernels/api model protocol",
-    "worker/watch": "common/endpoint comm/api",
-    "worker/control": "common/content common/endpoint common/files common/net protocol",
-    "worker/events": "common/content common/files comm/api",
+    "engine/ranks": "common/system comm/api comm/nccl kernels/api model",
+    "engine/exchange": "comm/api kernels/api kernels/index",
+    "engine/index": "comm/api kernels/api kernels/index plan",
+    "engine": "comm/api kernels/api kernels/index model plan engine/ranks engine/exchange engine/index",
+    "engine/runtime": "common/cli comm/api kernels/api kernels/index kernels/cpu kernels/cuda model"
+    " model/config model/checkpoint plan engine engine/ranks engine/index",
+    "worker/sync": "comm/api protocol engine/ranks",
+    "worker/control": "common/content common/system common/net protocol",
+    "worker/events": "common/content common/system comm/api",
     "worker/events/zmq": "worker/events",
-    "worker/index": "comm/api kernels/api kernels/index plan",
-    "worker/exchange": "comm/api common/pages kernels/api kernels/index",
-    "worker/engine": "comm/api kernels/api kernels/index model plan"
-    " worker/timing worker/ranks worker/watch worker/index worker/exchange",
-    "worker/runtime": "comm/api common/pages kernels/api kernels/index kernels/cpu kernels/cuda model model/config model/checkpoint"
-    " plan protocol worker/ranks worker/watch worker/index worker/engine",
-    "worker/store": "common/content common/pages common/system comm/api comm/memfd kernels/api kernels/index kvstore kvstore/tiers protocol"
-    " worker/ranks worker/exchange worker/engine worker/runtime",
-    "worker/budget": "common/pages comm/api kvstore/rules model worker/engine",
-    "worker/staging": "common/system kernels/api kvstore worker/exchange worker/engine",
-    "worker/peers": "common/system comm/api comm/memfd kernels/api kvstore"
-    " worker/ranks worker/exchange worker/engine worker/store worker/staging",
-    "worker/prompt": "common/content common/pages comm/api kernels/index kvstore model/config plan protocol"
-    " worker/timing worker/ranks worker/control worker/events worker/engine worker/runtime worker/store worker/budget worker/staging"
-    " worker/peers",
-    "worker/group": "common/pages comm/api kvstore protocol"
-    " worker/ranks worker/watch worker/control worker/events worker/engine worker/runtime worker/store worker/staging worker/peers"
-    " worker/prompt",
-    "worker/text": "tokenizer",
-    "worker/resume": "common/files",
-    "worker/batch": "common/cli common/text common/pages kernels/api kvstore/rules model plan protocol worker/timing worker/ranks worker/watch worker/index worker/exchange worker/engine"
-    " worker/budget worker/resume worker/runtime worker/text",
-    "worker/cli": "common/cli common/endpoint common/logging common/net common/process common/system common/text comm/api comm/mpi comm/nccl comm/net comm/tcp comm/ucx model protocol worker/*",
-    "calibrate": "common/cli common/logging common/system comm/api comm/local kernels/api kernels/index model model/config model/json plan plan/pattern"
-    " worker/batch worker/cli worker/index worker/engine worker/runtime",
+    "worker/store": "common/content common/system comm/api comm/memfd kernels/api kernels/index kvstore"
+    " kvstore/tiers protocol engine engine/*",
+    "worker/sinks": "comm/api kernels/api kvstore/rules model engine engine/exchange",
+    "worker/staging": "common/system kernels/api kvstore engine engine/exchange",
+    "worker/peers": "common/system comm/api comm/memfd kernels/api kvstore engine engine/* worker/store worker/staging",
+    "worker/prompt": "common/content comm/api kernels/index kvstore model/config plan protocol engine engine/*"
+    " worker/sync worker/control worker/events worker/store worker/sinks worker/staging worker/peers",
+    "worker/group": "comm/api kvstore protocol engine engine/* worker/sync worker/control worker/events"
+    " worker/store worker/staging worker/peers worker/prompt",
+    "worker/batch": "common/cli common/system common/text kernels/api kvstore/rules model plan protocol tokenizer engine engine/*"
+    " worker/sync worker/sinks",
+    "worker/cli": "common/cli common/logging common/net common/system common/text comm/api"
+    " comm/mpi comm/nccl comm/net comm/tcp comm/ucx model protocol engine engine/* worker/*",
+    "calibrate": "common/cli common/logging common/system comm/api comm/local kernels/api kernels/index model model/config"
+    " model/json plan engine engine/* worker/batch",
     "coordinator/text": "",
     "coordinator/access": "common/content common/system",
-    "coordinator/net": "common/endpoint common/logging",
+    "coordinator/net": "common/logging",
     "coordinator/requests": "common/logging common/metrics protocol",
     "coordinator/groups": "common/content protocol coordinator/requests",
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
     "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
-    "coordinator/api": "common/content common/text plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
-    "coordinator/tokenize": "common/metrics coordinator/net tokenizer",
-    "coordinator/http": "common/logging common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/api coordinator/tokenize",
+    "coordinator/api": "common/content common/text plan protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/http": "common/logging common/metrics common/net protocol tokenizer coordinator/text coordinator/access coordinator/net coordinator/requests"
+    " coordinator/schedule coordinator/api",
     "coordinator/exchange": "common/content common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/api coordinator/tokenize coordinator/http tokenizer",
-    "coordinator/server": "common/cli common/endpoint common/logging common/net common/process protocol coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/tokenize coordinator/http coordinator/exchange",
-    "client": "common/cli common/net common/system common/text protocol coordinator/text coordinator/net common/endpoint",
-    "kvclient/manifest": "common/pages common/system protocol",
+    " coordinator/schedule coordinator/api coordinator/http tokenizer",
+    "coordinator/server": "common/cli common/logging common/net common/system protocol coordinator/access coordinator/net coordinator/requests"
+    " coordinator/schedule coordinator/http coordinator/exchange",
+    "client": "common/cli common/net common/system common/text protocol coordinator/text coordinator/net",
+    "kvclient/manifest": "common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
     "kvclient/device": "",
     "kvclient/ranks": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/order kvclient/device",
-    "kvclient": "comm/api comm/memfd common/pages common/system protocol kvclient/manifest kvclient/handover kvclient/order"
+    "kvclient": "comm/api comm/memfd common/system protocol kvclient/manifest kvclient/handover kvclient/order"
     " kvclient/device kvclient/ranks",
     "kvclient/c": "comm/any comm/ucx kvclient/manifest kvclient/handover kvclient/order kvclient",
     "decode/pool": "kvclient kvclient/manifest",
-    "decode/attention": "common/pages kernels/cpu/runtime kernels/pages decode/pool",
+    "decode/attention": "kernels/cpu/runtime kernels/pages decode/pool",
     "decode/mlp": "kernels/cpu/runtime model model/checkpoint",
-    "decode/predict": "kernels/api kernels/cpu model model/config decode/attention decode/pool",
     "decode": "common/cli common/logging common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
-    " kvclient/handover kvclient/order model decode/*",
+    " kvclient/handover kvclient/order model model/config decode/*",
 }
 
 # Vendor header -> folders that may include it. Tests and benchmarks may include any.
@@ -171,7 +158,6 @@ VENDOR_HOMES = {
     r"boost/(asio|beast)": (
         "common/net",
         "coordinator/net",
-        "coordinator/tokenize",
         "coordinator/http",
         "coordinator/exchange",
         "coordinator/server",
@@ -181,12 +167,14 @@ VENDOR_HOMES = {
     r"openssl/": ("common/content", "common/net", "coordinator/access"),
     r"prometheus/": ("common/metrics",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu",),
-    r"CLI/": ("common/cli", "calibrate", "coordinator/server", "client", "decode", "worker/cli"),
+    r"CLI/": ("common/cli", "calibrate", "coordinator/server", "client", "decode", "engine/runtime", "worker/cli"),
     r"(cuda|cublas)": ("kernels/cuda", "comm/nccl"),
     r"nccl": ("comm/nccl",),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+NAMESPACE = re.compile(r"^namespace (millrace[\w:]*) \{", re.MULTILINE)
+FORWARD = re.compile(r"^namespace millrace[\w:]* \{\n(?:(?:class|struct) \w+;\n)+\}.*\n", re.MULTILINE)
 LIBRARY = re.compile(r"mr_library\(\s*(\w+)([^)]*)\)")
 
 
@@ -236,6 +224,7 @@ def check_folder(folder: str) -> list[str]:
     included = set()
     sources = sources_of(folder)
     for path in sources:
+        found += check_namespaces(path)
         file = path.relative_to(ROOT).as_posix()
         for number, quoted, target in includes_of(path):
             reason = offence(file, quoted, target)
@@ -243,9 +232,35 @@ def check_folder(folder: str) -> list[str]:
                 found.append(f"{file}:{number}: {reason}")
             if quoted and not path.name.endswith("main.cc"):
                 included.add(folder_of(target))
-    if len(sources) > MAX_SOURCES:
-        found.append(f"{folder}: {len(sources)} sources; a folder holds at most {MAX_SOURCES}")
     return found + check_library(folder, included - {folder})
+
+
+def check_namespaces(path: pathlib.Path) -> list[str]:
+    """Declarations of classes of another folder are left out."""
+    file = path.relative_to(ROOT).as_posix()
+    folders = [name for name in folder_of(file).split("/") if name != "common"]
+    found = []
+    for name in NAMESPACE.findall(FORWARD.sub("", path.read_text(encoding="utf-8"))):
+        parts = name.split("::")[1:]
+        rest = iter(folders)
+        of_top = parts[:1] == folders[:1] or (file.startswith("common/") and not parts)
+        if not of_top or not all(part in rest for part in parts):
+            found.append(f"{file}: opens namespace {name}")
+    return found
+
+
+def check_names() -> list[str]:
+    """Checks that no two headers have one name. Back ends of kernels/ have the same operations, and so the same names."""
+    found = []
+    first = {}
+    for folder in MAY_INCLUDE:
+        if folder.startswith("kernels/"):
+            continue
+        for path in sources_of(folder):
+            file = path.relative_to(ROOT).as_posix()
+            if path.suffix == ".h" and first.setdefault(path.name, file) != file:
+                found.append(f"{file}: {first[path.name]} has this name too")
+    return found
 
 
 def check_library(folder: str, included: set[str]) -> list[str]:
@@ -340,9 +355,12 @@ def needs_cuda_compiler(header: pathlib.Path) -> bool:
 
 
 def main() -> int:
-    found = check_order() + unknown_folders() + check_tidy()
+    found = check_order() + unknown_folders() + check_tidy() + check_names()
     for folder in MAY_INCLUDE:
         found += check_folder(folder)
+    for path in sorted((ROOT / "bench").rglob("*.*")):
+        if path.suffix in SOURCES:
+            found += check_namespaces(path)
     if sys.argv[1:2] == ["--headers"]:
         found += check_headers(pathlib.Path(sys.argv[2]).resolve())
     for line in found:

@@ -23,9 +23,11 @@
 
 #include "comm/local/local_group.h"
 #include "common/page_tokens.h"
-#include "common/system/usable_cores.h"
+#include "common/system/cpu.h"
 #include "common/units.h"
 #include "decode/device_prompt.h"
+#include "engine/ranks/rank_end.h"
+#include "engine/runtime/rank_cli.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_device_pages.h"
 #include "model/generator.h"
@@ -34,9 +36,7 @@
 #include "plan/plan_for_length.h"
 #include "tests/support/needle_prompt.h"
 #include "tests/support/random_data.h"
-#include "worker/batch/retain_sink.h"
-#include "worker/cli/rank_cli.h"
-#include "worker/cli/rank_end.h"
+#include "worker/sinks/retain_sink.h"
 
 namespace millrace::bench {
 
@@ -47,7 +47,7 @@ namespace json = boost::json;
 constexpr auto kTimeout = std::chrono::minutes(5);
 
 struct Options {
-  worker::RankOptions rank;
+  engine::RankOptions rank;
   std::string plan = "adaptive";
   int64_t tokens = 131072;
   int32_t steps = 64, warm_up = 24;
@@ -69,7 +69,7 @@ void must(const Result<void>& result) {
 
 class Bench {
  public:
-  Bench(worker::RankRuntime& runtime, const Options& options)
+  Bench(engine::RankRuntime& runtime, const Options& options)
       : runtime_(runtime), options_(options), device_(runtime.device()) {}
 
   void run() {
@@ -112,9 +112,9 @@ class Bench {
 
   void prefill() {
     const auto& weights = runtime_.weights();
-    auto plan = model::plan_for_length(
-        must(model::make_head_plan(options_.plan, weights.config, std::ssize(prompt_),
-                                   runtime_.crossover_tokens())),
+    auto plan = plan::plan_for_length(
+        must(plan::make_head_plan(options_.plan, weights.config, std::ssize(prompt_),
+                                  runtime_.crossover_tokens())),
         std::ssize(prompt_), device_.info().sparse_cost);
     auto sink = must(worker::RetainSink::create(device_, weights, std::ssize(prompt_)));
     Stopwatch watch;
@@ -329,7 +329,7 @@ class Bench {
     if (reference_.empty()) reference_ = tokens;
   }
 
-  worker::RankRuntime& runtime_;
+  engine::RankRuntime& runtime_;
   const Options& options_;
   kernels::Device& device_;
   kernels::DevicePagesShape shape_;
@@ -342,7 +342,7 @@ class Bench {
 
 int run(Options& options) {
   auto world = comm::LocalGroup::create(1);
-  const auto runtime = must(worker::RankRuntime::create(std::move(world.front()), options.rank));
+  const auto runtime = must(engine::RankRuntime::create(std::move(world.front()), options.rank));
   Bench(*runtime, options).run();
   return 0;
 }
@@ -353,11 +353,11 @@ int run(Options& options) {
 
 int main(int argc, char** argv) {
   millrace::bench::Options options;
-  options.rank.engine.end_process = millrace::worker::end_rank;
+  options.rank.engine.end_process = millrace::engine::end_rank;
   options.rank.crossover_tokens = 0;  // only matters for plans that this program does not run
   CLI::App app("Decode steps of a GPU over pages in its memory and behind it",
                "decode_device_bench");
-  millrace::worker::add_rank_options(app, options.rank);
+  millrace::engine::add_rank_options(app, options.rank);
   app.add_option("--tokens", options.tokens);
   app.add_option("--plan", options.plan);
   app.add_option("--steps", options.steps);

@@ -18,7 +18,7 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
-#include "common/system/usable_cores.h"
+#include "common/system/cpu.h"
 #include "decode/decode_node.h"
 #include "kvclient/manifest/manifest.h"
 
@@ -41,13 +41,13 @@ struct Options {
 
 // Quest (arXiv 2406.10774): the pages with the greatest bounds, the same number for every head,
 // including the last page. Only this benchmark needs it: the product has no fixed number of pages.
-class TopPages final : public decode::PageRule {
+class TopPages final : public kernels::PageRule {
  public:
   explicit TopPages(int64_t count) : count_(count) {}
-  float rank(const decode::PageEstimate& estimate) const override { return estimate.box; }
+  float rank(const kernels::PageEstimate& estimate) const override { return estimate.box; }
   bool leads(int64_t page, int64_t num_pages) const override { return page == num_pages - 1; }
   int64_t portion(int64_t num_attended) const override { return count_ - num_attended; }
-  bool enough(const decode::RuleView&) const override { return true; }
+  bool enough(const kernels::RuleView&) const override { return true; }
 
  private:
   const int64_t count_;
@@ -55,11 +55,11 @@ class TopPages final : public decode::PageRule {
 
 // The same number of pages for every head, in the order of progressive attention: the difference
 // from it shows what the threshold alone brings.
-class TopRanked final : public decode::PageRule {
+class TopRanked final : public kernels::PageRule {
  public:
   explicit TopRanked(int64_t count) : count_(count) {}
   int64_t portion(int64_t num_attended) const override { return count_ - num_attended; }
-  bool enough(const decode::RuleView&) const override { return true; }
+  bool enough(const kernels::RuleView&) const override { return true; }
 
  private:
   const int64_t count_;

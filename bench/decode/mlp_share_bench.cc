@@ -30,7 +30,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
-#include "common/system/usable_cores.h"
+#include "common/system/cpu.h"
 #include "decode/mlp/predicted_mlp.h"
 #include "kernels/cpu/cpu_device.h"
 #include "model/generator.h"

@@ -18,7 +18,7 @@ Simulation::Simulation(const FleetOptions& options, const std::map<std::string, 
   coordinator::SchedulerSettings settings = options.scheduler;
   settings.group_patience = std::chrono::hours(24 * 365);  // simulated groups send no heartbeats
   scheduler_ = std::make_unique<coordinator::Scheduler>(
-      settings, events_, probes_, [this](const coordinator::Request& r) { on_change(r); });
+      settings, events_, metrics_, [this](const coordinator::Request& r) { on_change(r); });
   const auto answer = [this](const std::string& group, protocol::Envelope envelope) {
     const auto received = scheduler_->receive(group, std::move(envelope));
     MR_CHECK(received.ok(), "{}", received.error().to_string());

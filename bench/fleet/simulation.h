@@ -55,7 +55,7 @@ class Simulation {
   const double pull_tokens_per_s_;
   EventQueue events_;
   metrics::Registry registry_;
-  coordinator::Probes probes_{registry_};
+  coordinator::CoordinatorMetrics metrics_{registry_};
   std::vector<std::unique_ptr<SimulatedGroup>> groups_;
   std::unique_ptr<coordinator::Scheduler> scheduler_;
   std::vector<Outcome> outcomes_;

@@ -10,8 +10,10 @@
 #include "kernels/index/tiling.h"
 #include "tests/support/random_data.h"
 
-namespace millrace::kernels {
+namespace millrace::bench {
 namespace {
+
+using namespace millrace::kernels;
 
 constexpr int64_t kRows = 512;
 constexpr int64_t kCols = 4096;
@@ -124,6 +126,6 @@ BENCHMARK(rope_qkv)->Apply(each_level);
 BENCHMARK(page_digests)->Apply(each_level);
 
 }  // namespace
-}  // namespace millrace::kernels
+}  // namespace millrace::bench
 
 BENCHMARK_MAIN();

@@ -11,8 +11,10 @@
 #include "kernels/cpu/gemm/gemm.h"
 #include "tests/support/random_data.h"
 
-namespace millrace::kernels {
+namespace millrace::bench {
 namespace {
+
+using namespace millrace::kernels;
 
 void multiply(benchmark::State& state, DType dtype, cpu::SimdLevel simd) {
   const int64_t m = state.range(0);
@@ -63,6 +65,6 @@ BENCHMARK(gemm_bfloat16)->Apply(layer_shapes);
 BENCHMARK(gemm_bfloat16_widened)->Apply(layer_shapes);
 
 }  // namespace
-}  // namespace millrace::kernels
+}  // namespace millrace::bench
 
 BENCHMARK_MAIN();

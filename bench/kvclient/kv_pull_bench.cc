@@ -25,9 +25,9 @@
 #include "bench/kvclient/rank_process.h"
 #include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
+#include "common/float8_array.h"
 #include "common/log.h"
-#include "common/pages/float8_array.h"
-#include "common/system/usable_cores.h"
+#include "common/system/cpu.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/pull_client.h"
 

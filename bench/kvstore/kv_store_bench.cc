@@ -12,8 +12,10 @@
 #include "kvstore/kv_store.h"
 #include "kvstore/pages/prefix_cache.h"
 
-namespace millrace::kvstore {
+namespace millrace::bench {
 namespace {
+
+using namespace millrace::kvstore;
 
 constexpr int64_t kNumPages = 1024;
 constexpr int64_t kPinnedAtOnce = 32;
@@ -278,6 +280,6 @@ void give_way(benchmark::State& state) {
 BENCHMARK(give_way)->Arg(4096)->Arg(32768)->Arg(262144)->Arg(524288)->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace millrace::kvstore
+}  // namespace millrace::bench
 
 BENCHMARK_MAIN();

@@ -13,7 +13,7 @@
 #include "comm/nccl/nccl_communicator.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/parse.h"
-#include "worker/cli/rank_end.h"
+#include "engine/ranks/rank_end.h"
 
 int main(int argc, char** argv) {
   using namespace millrace::bench;
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
     if (kernels_app->parsed()) return run_kernels(kernels, argc, argv);
     millrace::comm::prepare_nccl();
     millrace::comm::MpiSession session(argc, argv);
-    prefill.rank.engine.end_process = millrace::worker::end_rank;
+    prefill.rank.engine.end_process = millrace::engine::end_rank;
     return run_prefill(prefill, session.world(), argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "millrace-bench: %s\n", e.what());

@@ -21,7 +21,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "model/weights.h"
 
-namespace millrace {
+namespace millrace::bench {
 namespace {
 
 struct Options {
@@ -171,7 +171,7 @@ void run(const Options& options) {
 }
 
 }  // namespace
-}  // namespace millrace
+}  // namespace millrace::bench
 
 int main(int argc, char** argv) {
   CLI::App app("Loads a checkpoint, beside reading its files alone.");

@@ -21,7 +21,7 @@ ColumnMass::ColumnMass(int32_t num_layers, int32_t num_kv_heads, int64_t num_tok
   scores_.values.resize(static_cast<size_t>(num_layers * num_kv_heads * scores_.num_pages));
 }
 
-void ColumnMass::add_head(const worker::BuiltIndex& layer, int32_t query_head,
+void ColumnMass::add_head(const engine::BuiltIndex& layer, int32_t query_head,
                           std::vector<double>& mass, std::vector<int64_t>& num_rows) const {
   ExactMasses masses({.q = layer.queries.q,
                       .num_query_heads = layer.queries.num_query_heads,
@@ -44,7 +44,7 @@ void ColumnMass::add_head(const worker::BuiltIndex& layer, int32_t query_head,
   }
 }
 
-void ColumnMass::add(const worker::BuiltIndex& layer) {
+void ColumnMass::add(const engine::BuiltIndex& layer) {
   const auto num_pages = static_cast<size_t>(scores_.num_pages);
   const int32_t group = layer.queries.num_query_heads / scores_.num_kv_heads;
   for (int32_t head = 0; head < scores_.num_kv_heads; ++head) {

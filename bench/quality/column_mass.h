@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
+#include "engine/index/index_tap.h"
 #include "kernels/cpu/runtime/context.h"
 #include "kvstore/rules/page_budget.h"
-#include "worker/index/index_tap.h"
 
 namespace millrace::bench {
 
@@ -19,14 +19,14 @@ class ColumnMass {
              const kernels::cpu::Context& context);
 
   // Adds a layer in host memory.
-  void add(const worker::BuiltIndex& layer);
+  void add(const engine::BuiltIndex& layer);
 
   // Of all added layers: the mean over the rows that see the page and over the query heads of a kv
   // head. The scores of a kv head sum to 1.
   const kvstore::PageScores& scores() const { return scores_; }
 
  private:
-  void add_head(const worker::BuiltIndex& layer, int32_t query_head, std::vector<double>& mass,
+  void add_head(const engine::BuiltIndex& layer, int32_t query_head, std::vector<double>& mass,
                 std::vector<int64_t>& num_rows) const;
 
   kernels::cpu::Context context_;

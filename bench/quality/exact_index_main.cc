@@ -12,29 +12,30 @@
 
 #include "bench/quality/exact_index.h"
 #include "comm/local/local_group.h"
+#include "engine/ranks/rank_end.h"
+#include "engine/runtime/rank_cli.h"
 #include "worker/batch/batch_job.h"
-#include "worker/cli/rank_cli.h"
-#include "worker/cli/rank_end.h"
 
-namespace millrace::worker {
+namespace millrace::bench {
 
 namespace {
 
 struct Options {
-  RankOptions rank;
-  BatchOptions batch = {.head_plan = "adaptive"};
+  engine::RankOptions rank;
+  worker::BatchOptions batch = {.head_plan = "adaptive"};
   int32_t rows = kernels::kTileRows;
 };
 
 // Heads of other patterns keep their lists.
-void replace_adaptive(const BuiltIndex& built, int32_t rows, const kernels::cpu::Context& context) {
+void replace_adaptive(const engine::BuiltIndex& built, int32_t rows,
+                      const kernels::cpu::Context& context) {
   std::vector<int32_t> heads;
   std::vector<kernels::AdaptiveRule> rules;
   for (int32_t head = 0; head < built.queries.num_query_heads; ++head) {
     const auto& pattern = built.plan->at(built.layer, head);
-    if (pattern.pattern != model::Pattern::kAdaptive) continue;
+    if (pattern.pattern != plan::Pattern::kAdaptive) continue;
     heads.push_back(head);
-    rules.push_back(model::adaptive_rule(pattern));
+    rules.push_back(plan::adaptive_rule(pattern));
   }
   if (heads.empty()) return;  // the index may have no room for blocks
   bench::build_exact({.q = built.queries.q,
@@ -49,10 +50,10 @@ void replace_adaptive(const BuiltIndex& built, int32_t rows, const kernels::cpu:
                      context);
 }
 
-Result<BatchSummary> run(Options& options) {
+Result<worker::BatchSummary> run(Options& options) {
   auto world = comm::LocalGroup::create(1);
   MR_ASSIGN_OR_RETURN(const auto runtime,
-                      RankRuntime::create(std::move(world.front()), options.rank));
+                      engine::RankRuntime::create(std::move(world.front()), options.rank));
   const auto device = runtime->device().info();
   if (!device.host_memory) {
     return error(Errc::kUnsupported, "exact masses are computed on a CPU, not on {}", device.name);
@@ -60,14 +61,14 @@ Result<BatchSummary> run(Options& options) {
   MR_RETURN_IF_ERROR(runtime->check_head_plan(options.batch.head_plan, options.batch.min_recall));
   options.batch.crossover_tokens = runtime->crossover_tokens();
   const auto context = kernels::cpu::fastest_context(device.num_threads);
-  options.batch.index_tap = [&](const BuiltIndex& built) {
+  options.batch.index_tap = [&](const engine::BuiltIndex& built) {
     replace_adaptive(built, options.rows, context);
   };
-  return BatchJob(batch_resources(*runtime), options.batch).run();
+  return worker::BatchJob(worker::batch_resources(*runtime), options.batch).run();
 }
 
 void add_options(CLI::App& app, Options& options) {
-  add_rank_options(app, options.rank);
+  engine::add_rank_options(app, options.rank);
   app.add_option("--input", options.batch.input_path)->required();
   app.add_option("--output", options.batch.output_directory)->required();
   app.add_flag("--resume", options.batch.resume);
@@ -81,16 +82,16 @@ void add_options(CLI::App& app, Options& options) {
 
 }  // namespace
 
-}  // namespace millrace::worker
+}  // namespace millrace::bench
 
 int main(int argc, char** argv) {
-  millrace::worker::Options options;
-  options.rank.engine.end_process = millrace::worker::end_rank;
+  millrace::bench::Options options;
+  options.rank.engine.end_process = millrace::engine::end_rank;
   CLI::App app("Runs prompts with pages chosen by exact masses.", "exact_index");
-  millrace::worker::add_options(app, options);
-  options.rank.device = {.kind = millrace::worker::DeviceChoice::Kind::kCpu};
+  millrace::bench::add_options(app, options);
+  options.rank.device = {.kind = millrace::engine::DeviceChoice::Kind::kCpu};
   CLI11_PARSE(app, argc, argv);
-  const auto summary = millrace::worker::run(options);
+  const auto summary = millrace::bench::run(options);
   if (!summary.ok()) {
     std::cerr << summary.error().to_string() << "\n";
     return 2;

@@ -21,14 +21,14 @@
 #include "bench/quality/column_mass.h"
 #include "bench/quality/page_choices.h"
 #include "comm/local/local_group.h"
+#include "engine/ranks/rank_end.h"
+#include "engine/runtime/rank_cli.h"
 #include "model/generator.h"
 #include "plan/head_plan.h"
-#include "worker/batch/retain_sink.h"
-#include "worker/budget/budget_sink.h"
-#include "worker/cli/rank_cli.h"
-#include "worker/cli/rank_end.h"
+#include "worker/sinks/budget_sink.h"
+#include "worker/sinks/retain_sink.h"
 
-namespace millrace::worker {
+namespace millrace::bench {
 
 namespace {
 
@@ -37,7 +37,7 @@ namespace json = boost::json;
 constexpr auto kTimeout = std::chrono::minutes(30);
 
 struct Options {
-  RankOptions rank;
+  engine::RankOptions rank;
   std::string input;
   std::vector<double> budgets = {0.5, 0.25, 0.1};
   bool layered = false;
@@ -80,7 +80,7 @@ kvstore::PageScores mean(const kvstore::PageScores& one, const kvstore::PageScor
 
 // `columns` must outlive the choices.
 std::vector<NamedChoice> column_mass_and_spans(const bench::ColumnMass& columns,
-                                               const model::HeadPlan& plan, int64_t num_tokens) {
+                                               const plan::HeadPlan& plan, int64_t num_tokens) {
   const auto by_columns = [&](double budget, const kvstore::PageScores&) {
     return kvstore::choose_kept_pages(budget, columns.scores());
   };
@@ -155,7 +155,8 @@ class KeptRows {
 
 class Study {
  public:
-  Study(RankRuntime& runtime, const Options& options) : runtime_(runtime), options_(options) {}
+  Study(engine::RankRuntime& runtime, const Options& options)
+      : runtime_(runtime), options_(options) {}
 
   void run(const Case& one) {
     const auto& config = runtime_.weights().config;
@@ -169,26 +170,27 @@ class Study {
     }
     bench::ColumnMass columns(config.num_layers, config.num_kv_heads, num_tokens,
                               kernels::cpu::fastest_context(1));
-    const auto plan = must(model::make_head_plan(options_.spans, config, num_tokens, 0, {}));
+    const auto plan = must(plan::make_head_plan(options_.spans, config, num_tokens, 0, {}));
     const auto others = column_mass_and_spans(columns, plan, num_tokens);
     run(one, at_each_budget(options_.budgets, others),
-        [&](const BuiltIndex& layer) { columns.add(layer); });
+        [&](const engine::BuiltIndex& layer) { columns.add(layer); });
   }
 
  private:
-  void run(const Case& one, const std::vector<Choice>& choices, const IndexTap& tap) {
+  void run(const Case& one, const std::vector<Choice>& choices, const engine::IndexTap& tap) {
     const auto& weights = runtime_.weights();
     const auto num_tokens = std::ssize(one.prompt);
-    auto retained = must(
-        RetainSink::create(runtime_.device(), weights, num_tokens, runtime_.kv_scales().get()));
+    auto retained = must(worker::RetainSink::create(runtime_.device(), weights, num_tokens,
+                                                    runtime_.kv_scales().get()));
     // Each sink passes the layers on to the one before it.
-    std::vector<std::unique_ptr<BudgetSink>> sinks;
+    std::vector<std::unique_ptr<worker::BudgetSink>> sinks;
     for (const Choice& choice : choices) {
-      KvSink* const inner = sinks.empty() ? static_cast<KvSink*>(&retained) : sinks.back().get();
-      sinks.push_back(
-          std::make_unique<BudgetSink>(choice.budget, weights, num_tokens, inner, choice.pages));
+      engine::KvSink* const inner =
+          sinks.empty() ? static_cast<engine::KvSink*>(&retained) : sinks.back().get();
+      sinks.push_back(std::make_unique<worker::BudgetSink>(choice.budget, weights, num_tokens,
+                                                           inner, choice.pages));
     }
-    const auto plan = must(model::make_head_plan("dense", weights.config, num_tokens, 0, {}));
+    const auto plan = must(plan::make_head_plan("dense", weights.config, num_tokens, 0, {}));
     must(runtime_.engine().prefill(
         {.token_ids = one.prompt, .plan = &plan, .sink = sinks.back().get(), .index_tap = tap},
         kTimeout));
@@ -232,13 +234,13 @@ class Study {
     std::fflush(stdout);
   }
 
-  RankRuntime& runtime_;
+  engine::RankRuntime& runtime_;
   const Options& options_;
 };
 
 int run(Options& options) {
   auto world = comm::LocalGroup::create(1);
-  const auto runtime = must(RankRuntime::create(std::move(world.front()), options.rank));
+  const auto runtime = must(engine::RankRuntime::create(std::move(world.front()), options.rank));
   MR_CHECK(runtime->device().info().host_memory, "rows are copied on a CPU");
   Study study(*runtime, options);
   std::ifstream file(options.input);
@@ -255,13 +257,13 @@ int run(Options& options) {
 
 }  // namespace
 
-}  // namespace millrace::worker
+}  // namespace millrace::bench
 
 int main(int argc, char** argv) {
-  millrace::worker::Options options;
-  options.rank.engine.end_process = millrace::worker::end_rank;
+  millrace::bench::Options options;
+  options.rank.engine.end_process = millrace::engine::end_rank;
   CLI::App app("Decodes over caches that are kept in part.", "kv_budget_quality");
-  millrace::worker::add_rank_options(app, options.rank);
+  millrace::engine::add_rank_options(app, options.rank);
   app.add_option("--input", options.input)->required();
   app.add_option("--budget", options.budgets)->check(CLI::Range(0.001, 1.0));
   app.add_flag("--layered", options.layered,
@@ -269,7 +271,7 @@ int main(int argc, char** argv) {
   app.add_option(
       "--spans", options.spans,
       "compare other means: column mass of the whole prompt, and the spans of this plan");
-  options.rank.device = {.kind = millrace::worker::DeviceChoice::Kind::kCpu};
+  options.rank.device = {.kind = millrace::engine::DeviceChoice::Kind::kCpu};
   CLI11_PARSE(app, argc, argv);
-  return millrace::worker::run(options);
+  return millrace::bench::run(options);
 }

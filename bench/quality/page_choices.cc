@@ -53,8 +53,8 @@ PageScores by_age(PageScores scores) {
   return scores;
 }
 
-int64_t span_of(const HeadPattern& head, int64_t num_tokens) {
-  if (head.pattern != Pattern::kElastic) return num_tokens;
+int64_t span_of(const plan::HeadPattern& head, int64_t num_tokens) {
+  if (head.pattern != plan::Pattern::kElastic) return num_tokens;
   return kernels::elastic_form(head.alpha, head.beta, num_tokens).window;
 }
 
@@ -117,7 +117,7 @@ KeptPages keep_pyramid(double budget, const PageScores& scores) {
   });
 }
 
-kvstore::PageChoice keep_spans(const model::HeadPlan& plan, int64_t num_tokens) {
+kvstore::PageChoice keep_spans(const plan::HeadPlan& plan, int64_t num_tokens) {
   return [plan, num_tokens](double budget, const PageScores& scores) {
     const int32_t group = plan.num_heads() / scores.num_kv_heads;
     const int64_t num_heads = int64_t{scores.num_layers} * scores.num_kv_heads;

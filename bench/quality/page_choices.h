@@ -3,7 +3,7 @@
 // bytes. All keep each head's sinks and window (kvstore/rules/placement.h).
 #pragma once
 
-#include "common/pages/kept_pages.h"
+#include "common/kept_pages.h"
 #include "kvstore/rules/page_budget.h"
 #include "plan/head_plan.h"
 
@@ -26,6 +26,6 @@ KeptPages keep_pyramid(double budget, const kvstore::PageScores& scores);
 // a kv head is the longest of its query heads' spans; other than elastic heads span the whole
 // prompt. Keeps no more pages than the budget allows, and falls short of it by less than one page a
 // head.
-kvstore::PageChoice keep_spans(const model::HeadPlan& plan, int64_t num_tokens);
+kvstore::PageChoice keep_spans(const plan::HeadPlan& plan, int64_t num_tokens);
 
 }  // namespace millrace::bench

@@ -12,11 +12,11 @@
 #include <iostream>
 
 #include "comm/local/local_group.h"
+#include "engine/ranks/rank_end.h"
+#include "engine/runtime/rank_cli.h"
 #include "worker/batch/batch_prompt.h"
-#include "worker/cli/rank_cli.h"
-#include "worker/cli/rank_end.h"
 
-namespace millrace::worker {
+namespace millrace::bench {
 
 namespace {
 
@@ -43,12 +43,13 @@ void restore(const SavedLayer& saved, const kernels::IndexView& index) {
 }
 
 struct Options {
-  RankOptions rank;
+  engine::RankOptions rank;
   std::string input, output, head_plan;
 };
 
-Result<PrefillResult> prefill(RankRuntime& runtime, const BatchPrompt& prompt,
-                              const model::HeadPlan& plan, IndexTap tap) {
+Result<engine::PrefillResult> prefill(engine::RankRuntime& runtime,
+                                      const worker::BatchPrompt& prompt, const plan::HeadPlan& plan,
+                                      engine::IndexTap tap) {
   return runtime.engine().prefill({.token_ids = prompt.token_ids,
                                    .plan = &plan,
                                    .probe_positions = prompt.probe_positions,
@@ -59,11 +60,11 @@ Result<PrefillResult> prefill(RankRuntime& runtime, const BatchPrompt& prompt,
 Result<void> run(const Options& options) {
   auto world = comm::LocalGroup::create(1);
   MR_ASSIGN_OR_RETURN(const auto runtime,
-                      RankRuntime::create(std::move(world.front()), options.rank));
-  std::vector<BatchPrompt> prompts;
+                      engine::RankRuntime::create(std::move(world.front()), options.rank));
+  std::vector<worker::BatchPrompt> prompts;
   std::ifstream input(options.input);
   for (std::string line; std::getline(input, line);) {
-    MR_ASSIGN_OR_RETURN(auto prompt, parse_batch_prompt(line));
+    MR_ASSIGN_OR_RETURN(auto prompt, worker::parse_batch_prompt(line));
     if (!prompts.empty() && prompt.token_ids.size() != prompts.front().token_ids.size()) {
       return error(Errc::kInvalidArgument, "prompt {} has {} tokens, the first has {}", prompt.id,
                    prompt.token_ids.size(), prompts.front().token_ids.size());
@@ -73,12 +74,12 @@ Result<void> run(const Options& options) {
   if (prompts.empty()) return error(Errc::kInvalidArgument, "{}: no prompts", options.input);
   MR_ASSIGN_OR_RETURN(
       const auto plan,
-      model::make_head_plan(options.head_plan, runtime->weights().config,
-                            static_cast<int64_t>(prompts.front().token_ids.size()), 0));
+      plan::make_head_plan(options.head_plan, runtime->weights().config,
+                           static_cast<int64_t>(prompts.front().token_ids.size()), 0));
 
   std::ofstream output(options.output);
   std::vector<SavedLayer> found(static_cast<size_t>(plan.num_layers()));
-  const auto record = [&](const BuiltIndex& built) {
+  const auto record = [&](const engine::BuiltIndex& built) {
     found[static_cast<size_t>(built.layer)] = save(built.index);
   };
   MR_RETURN_IF_ERROR(prefill(*runtime, prompts.back(), plan, record));
@@ -86,18 +87,18 @@ Result<void> run(const Options& options) {
     const auto foreign = found;
     MR_RETURN_IF_ERROR(prefill(*runtime, prompt, plan, record));
     MR_ASSIGN_OR_RETURN(const auto result,
-                        prefill(*runtime, prompt, plan, [&](const BuiltIndex& built) {
+                        prefill(*runtime, prompt, plan, [&](const engine::BuiltIndex& built) {
                           restore(foreign[static_cast<size_t>(built.layer)], built.index);
                         }));
-    output << batch_result_line(prompt.id,
-                                {.num_tokens = static_cast<int64_t>(prompt.token_ids.size()),
-                                 .generated_token_ids = {result.first_token},
-                                 .top_tokens = result.top_tokens,
-                                 .probe_token_ids = result.probe_token_ids,
-                                 .density = result.density,
-                                 .recall = result.recall.mean(),
-                                 .recall_p01 = result.recall.first_percentile(),
-                                 .phases = result.phases});
+    output << worker::batch_result_line(
+        prompt.id, {.num_tokens = static_cast<int64_t>(prompt.token_ids.size()),
+                    .generated_token_ids = {result.first_token},
+                    .top_tokens = result.top_tokens,
+                    .probe_token_ids = result.probe_token_ids,
+                    .density = result.density,
+                    .recall = result.recall.mean(),
+                    .recall_p01 = result.recall.first_percentile(),
+                    .phases = result.phases});
   }
   output.close();
   if (!output) return error(Errc::kIo, "cannot write {}", options.output);
@@ -106,19 +107,19 @@ Result<void> run(const Options& options) {
 
 }  // namespace
 
-}  // namespace millrace::worker
+}  // namespace millrace::bench
 
 int main(int argc, char** argv) {
-  millrace::worker::Options options;
+  millrace::bench::Options options;
   options.rank.crossover_tokens = 0;
-  options.rank.engine.end_process = millrace::worker::end_rank;
+  options.rank.engine.end_process = millrace::engine::end_rank;
   CLI::App app("Runs each prompt with the index of another.", "static_index");
-  millrace::worker::add_rank_options(app, options.rank);
+  millrace::engine::add_rank_options(app, options.rank);
   app.add_option("--input", options.input)->required();
   app.add_option("--output", options.output)->required();
   app.add_option("--head-plan", options.head_plan)->required();
   CLI11_PARSE(app, argc, argv);
-  const auto done = millrace::worker::run(options);
+  const auto done = millrace::bench::run(options);
   if (done.ok()) return 0;
   std::cerr << done.error().to_string() << "\n";
   return 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives over the memory of the ranks' devices: they move data in every layer.
-// Implementations: comm/nccl (one GPU per rank), worker/ranks/staged_communicator.h (any device, by
+// Implementations: comm/nccl (one GPU per rank), engine/ranks/staged_communicator.h (any device, by
 // way of host memory and a Communicator).
 //
 // Order: collectives run in a queue of their own, next to the device's operations.

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "comm/memfd/memfd_messages.h"
+#include "comm/memfd/packet_socket.h"
 
 namespace millrace::comm {
 

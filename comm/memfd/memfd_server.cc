@@ -9,9 +9,9 @@
 #include <exception>
 #include <utility>
 
-#include "comm/memfd/memfd_messages.h"
+#include "comm/memfd/packet_socket.h"
 #include "common/log.h"
-#include "common/random_id.h"
+#include "common/secret.h"
 
 namespace millrace::comm {
 

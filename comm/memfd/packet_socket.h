@@ -21,6 +21,11 @@ namespace millrace::comm {
 inline constexpr size_t kMaxPacketBytes = size_t{128} << 10;
 inline constexpr size_t kMaxPacketDescriptors = 8;
 
+// What a client of a MemfdServer sends: a byte for the kind of message, and after kMemfdAsk the
+// request.
+inline constexpr char kMemfdAsk = 'A';
+inline constexpr std::string_view kMemfdDone = "D";
+
 class PacketSocket {
  public:
   struct Packet {

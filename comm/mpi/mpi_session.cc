@@ -9,7 +9,7 @@
 #include "comm/mpi/mpi_communicator.h"
 #include "common/check.h"
 #include "common/log.h"
-#include "common/system/usable_cores.h"
+#include "common/system/cpu.h"
 
 namespace millrace::comm {
 namespace {

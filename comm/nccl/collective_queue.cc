@@ -6,7 +6,7 @@
 #include "comm/nccl/cuda_failure.h"
 #include "common/check.h"
 
-namespace millrace::comm::nccl {
+namespace millrace::comm {
 
 CollectiveQueue::CollectiveQueue(int gpu, cudaStream_t operations)
     : gpu_(gpu), operations_(operations) {
@@ -100,4 +100,4 @@ bool CollectiveQueue::settle(Span& span) {
   return true;
 }
 
-}  // namespace millrace::comm::nccl
+}  // namespace millrace::comm

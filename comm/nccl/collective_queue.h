@@ -11,7 +11,7 @@
 
 #include "comm/api/device_communicator.h"
 
-namespace millrace::comm::nccl {
+namespace millrace::comm {
 
 // Throws CudaFailure if CUDA fails: the GPU's state is unknown then, and the rank must end.
 class CollectiveQueue {
@@ -58,4 +58,4 @@ class CollectiveQueue {
   size_t next_span_ = 0;
 };
 
-}  // namespace millrace::comm::nccl
+}  // namespace millrace::comm

@@ -7,7 +7,7 @@
 
 #include <stdexcept>
 
-namespace millrace::comm::nccl {
+namespace millrace::comm {
 
 class CudaFailure : public std::runtime_error {
  public:
@@ -21,4 +21,4 @@ inline void check(cudaError_t code, const char* call) {
   }
 }
 
-}  // namespace millrace::comm::nccl
+}  // namespace millrace::comm

@@ -208,7 +208,7 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   int rank_;
   int size_;
-  nccl::CollectiveQueue queue_;
+  CollectiveQueue queue_;
   ncclComm_t comm_ = nullptr;
   CommStatsByName stats_;
   std::vector<std::unique_ptr<Window>> kept_;

@@ -30,7 +30,7 @@ void prepare_nccl();
 // afterwards. Call after prepare_nccl().
 //
 // A peer's death does not end a collective here: NCCL's kernels keep waiting. The watcher of the
-// ranks (worker/watch/group_watch.h) ends the process, and that ends them.
+// ranks (worker/sync/rank_watch.h) ends the process, and that ends them.
 Result<std::unique_ptr<DeviceCommunicator>> make_nccl_communicator(Communicator& bootstrap,
                                                                    const NcclOptions& options,
                                                                    Deadline deadline);

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "common/endpoint/host_port.h"
+#include "common/host_port.h"
 
 namespace millrace::comm {
 

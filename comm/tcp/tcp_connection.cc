@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "comm/net/reply_maker.h"
-#include "common/endpoint/host_port.h"
 #include "common/errc_wire.h"
+#include "common/host_port.h"
 
 namespace millrace::comm {
 

@@ -5,7 +5,7 @@
 
 #include "comm/net/address_scheme.h"
 #include "comm/net/socket_address.h"
-#include "common/endpoint/host_port.h"
+#include "common/host_port.h"
 
 namespace millrace::comm {
 

@@ -19,8 +19,8 @@
 #include "comm/net/reply_maker.h"
 #include "comm/tcp/connection_quota.h"
 #include "comm/tcp/epoll.h"
+#include "comm/tcp/frame_reader.h"
 #include "comm/tcp/piece_cursor.h"
-#include "comm/tcp/request_reader.h"
 #include "comm/tcp/tcp_limits.h"
 #include "comm/tcp/tcp_server_counts.h"
 #include "comm/tcp/tcp_stream.h"
@@ -69,8 +69,8 @@ class TcpServerLane {
     Phase phase = Phase::kRequest;
     TimePoint phase_since, progress_at;
     uint32_t watched = EPOLLIN | EPOLLRDHUP;
-    RequestReader reader;
-    RequestReader::Request request;
+    FrameReader reader;
+    FrameReader::Request request;
     // The reply under way.
     ReplyFrameBytes frame{};
     TransportReply reply;

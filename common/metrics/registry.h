@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics of one process, in Prometheus form. The owners of behaviour hold probes (Counter, Gauge,
-// Histogram) and call their methods. A Registry hands probes out once, at construction, and renders
+// Metrics of one process, in Prometheus form. The owners of behaviour hold metrics (Counter, Gauge,
+// Histogram) and call their methods. A Registry hands them out once, at construction, and renders
 // them. No Prometheus type appears here, so nothing else compiles against one.
 //
 //   Registry registry;
@@ -23,7 +23,7 @@ class Histogram;
 
 namespace millrace::metrics {
 
-// Probes are handles, cheap to copy, thread-safe, valid while their Registry lives.
+// Metrics are handles, cheap to copy, thread-safe, valid while their Registry lives.
 class Counter {
  public:
   void add(double amount = 1);

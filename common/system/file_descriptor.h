@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owner of a file descriptor.
+// Owner of a file descriptor, and how many a process may have.
 #pragma once
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace millrace {
@@ -28,5 +29,9 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+// Raises the soft limit of open files to the hard one, since a soft limit is often 1024 for the sake
+// of programs that use select(). Returns how many descriptors this process may have now.
+int64_t raise_descriptor_limit();
 
 }  // namespace millrace

@@ -9,9 +9,9 @@
 #include <span>
 #include <string>
 
-#include "common/mapping/file_identity.h"
-#include "common/mapping/guarded_range.h"
 #include "common/result.h"
+#include "common/system/file_identity.h"
+#include "common/system/guarded_range.h"
 
 namespace millrace {
 

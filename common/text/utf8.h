@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8, the encoding of every text that comes or goes.
+// UTF-8, the encoding of every text that comes or goes, and the marks of other encodings.
 #pragma once
 
 #include <cstddef>
@@ -12,5 +12,9 @@ size_t first_char_bytes(std::string_view text);
 // Where the first byte is that is not part of a character; the length of `text` if all of it is
 // UTF-8.
 size_t utf8_prefix(std::string_view text);
+
+// The encoding whose byte order mark `text` begins with: "UTF-8", "UTF-16" or "UTF-32"; "" where there
+// is none. Pure.
+std::string_view byte_order_mark(std::string_view text);
 
 }  // namespace millrace

@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <limits>
 
-#include "coordinator/api/json_number.h"
+#include "coordinator/api/request_json.h"
 #include "protocol/sse_parser.h"
 
 namespace millrace::coordinator {
@@ -14,7 +14,7 @@ namespace json = boost::json;
 
 namespace {
 
-// Groups report ten (worker/engine/engine.h). Whatever a group sends, the deciding thread writes
+// Groups report ten (engine/engine.h). Whatever a group sends, the deciding thread writes
 // out no more than this.
 constexpr int64_t kMaxListedTokens = 20;
 

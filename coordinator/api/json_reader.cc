@@ -6,7 +6,7 @@
 #include <boost/json/basic_parser_impl.hpp>
 #include <utility>
 
-#include "common/text/json_mistake.h"
+#include "common/text/read_json.h"
 
 namespace millrace::coordinator {
 

@@ -2,11 +2,10 @@
 #include <bit>
 #include <cstring>
 
-#include "common/text/byte_order_mark.h"
 #include "common/text/utf8.h"
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/api/prefill_fields.h"
-#include "coordinator/text/query_string.h"
+#include "coordinator/text/http_text.h"
 
 namespace millrace::coordinator {
 

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "coordinator/text/request_id.h"
-#include "plan/pattern/head_pattern.h"
+#include "plan/head_pattern.h"
 
 namespace millrace::coordinator {
 
@@ -146,7 +146,7 @@ Result<void> PrefillFields::set_string(std::string_view value) {
     return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(), limit);
   }
   // An empty plan stands for the group's default.
-  if (!is_model && !value.empty()) MR_RETURN_IF_ERROR(check_plan_text(value));
+  if (!is_model && !value.empty()) MR_RETURN_IF_ERROR(plan::check_plan_text(value));
   if (is_model) {
     body_.model = value;
   } else {

@@ -4,7 +4,6 @@
 #include <boost/json.hpp>
 
 #include "coordinator/api/api_error.h"
-#include "coordinator/api/json_number.h"
 #include "coordinator/api/request_json.h"
 #include "protocol/sse_parser.h"
 

@@ -6,7 +6,6 @@
 #include <boost/json.hpp>
 
 #include "coordinator/api/api_error.h"
-#include "coordinator/api/json_number.h"
 #include "coordinator/api/manifest_json.h"
 
 namespace millrace::coordinator {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -45,5 +47,10 @@ boost::json::object model_json(const std::string& name, const ModelOffer& offer,
 
 // {"object": "list", "data": [the models]}.
 boost::json::object models_json(const std::map<std::string, ModelOffer>& offers, int64_t created_s);
+
+// A number from a group as JSON, which has no NaN and no infinity.
+inline boost::json::value number_or_null(double value) {
+  return std::isfinite(value) ? boost::json::value(value) : boost::json::value(nullptr);
+}
 
 }  // namespace millrace::coordinator

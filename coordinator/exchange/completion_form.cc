@@ -3,7 +3,7 @@
 
 #include "coordinator/api/completion_json.h"
 #include "coordinator/exchange/first_token.h"
-#include "coordinator/text/unix_time.h"
+#include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
 

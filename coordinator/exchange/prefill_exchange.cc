@@ -25,7 +25,7 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   auto* body = std::get_if<PrefillBody>(&parsed);
   if (body == nullptr) {
     const auto& wrong = std::get<Refusal>(parsed);
-    shared_.probes.refused(wrong);
+    shared_.metrics.refused(wrong);
     co_return co_await refuse(wrong);
   }
   const bool names_itself = !body->request_id.empty();
@@ -33,7 +33,7 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   writer_.set_request_id(body->request_id);
   const bool streams = body->stream;
   if (const auto wrong = co_await prepare(*body)) {
-    shared_.probes.refused(*wrong);
+    shared_.metrics.refused(*wrong);
     co_return co_await refuse(*wrong);
   }
   if (!names_itself) take_own_id(*body);

@@ -2,7 +2,7 @@
 #include "coordinator/exchange/prefill_form.h"
 
 #include "coordinator/api/request_json.h"
-#include "coordinator/text/media_type.h"
+#include "coordinator/text/http_text.h"
 
 namespace millrace::coordinator {
 

@@ -5,7 +5,7 @@
 
 #include "common/quoted.h"
 #include "coordinator/api/request_json.h"
-#include "coordinator/text/unix_time.h"
+#include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
 
@@ -51,7 +51,7 @@ HttpReply model(const Scheduler& scheduler, const std::string& name, std::string
 
 }  // namespace
 
-HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& probes,
+HttpReply service_reply(const Route& route, const Scheduler& scheduler, CoordinatorMetrics& metrics,
                         ModelTokenizers& tokenizers, std::string_view request_id) {
   switch (route.endpoint) {
     case Endpoint::kHealth:
@@ -60,7 +60,7 @@ HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& 
       return readiness(scheduler, request_id);
     case Endpoint::kMetrics:
       tokenizers.update_metrics();
-      return {200, probes.text(), "text/plain; version=0.0.4; charset=utf-8"};
+      return {200, metrics.text(), "text/plain; version=0.0.4; charset=utf-8"};
     case Endpoint::kVersion:
       return {200, json::serialize(json::object{{"version", MILLRACE_VERSION}})};
     case Endpoint::kModels:

@@ -6,14 +6,14 @@
 #include <string_view>
 
 #include "coordinator/http/http_reply.h"
+#include "coordinator/http/model_tokenizers.h"
 #include "coordinator/http/route.h"
-#include "coordinator/requests/probes.h"
+#include "coordinator/requests/coordinator_metrics.h"
 #include "coordinator/schedule/scheduler.h"
-#include "coordinator/tokenize/model_tokenizers.h"
 
 namespace millrace::coordinator {
 
-HttpReply service_reply(const Route& route, const Scheduler& scheduler, Probes& probes,
+HttpReply service_reply(const Route& route, const Scheduler& scheduler, CoordinatorMetrics& metrics,
                         ModelTokenizers& tokenizers, std::string_view request_id);
 
 }  // namespace millrace::coordinator

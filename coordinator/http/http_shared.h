@@ -7,11 +7,11 @@
 #include "common/logging/paced_line.h"
 #include "coordinator/access/token_table.h"
 #include "coordinator/http/body_budget.h"
+#include "coordinator/http/model_tokenizers.h"
 #include "coordinator/http/server_options.h"
 #include "coordinator/net/change_hub.h"
-#include "coordinator/requests/probes.h"
+#include "coordinator/requests/coordinator_metrics.h"
 #include "coordinator/schedule/scheduler.h"
-#include "coordinator/tokenize/model_tokenizers.h"
 
 namespace millrace::coordinator {
 
@@ -20,7 +20,7 @@ struct HttpShared {
   const TokenTable& tokens;
   Scheduler& scheduler;
   ChangeHub& changes;
-  Probes& probes;
+  CoordinatorMetrics& metrics;
   BodyBudget& bodies;
   // Threads that parse large bodies, so that heartbeats are not held up.
   asio::thread_pool& parsers;

@@ -39,7 +39,7 @@ bool ReplyWriter::keeps_alive() const {
 
 awaitable<bool> ReplyWriter::send(HttpReply reply) {
   if (const auto no_room = hold(reply.body.size())) reply = error_reply(*no_room, request_.id);
-  shared_.probes.http_answered(reply.status);
+  shared_.metrics.http_answered(reply.status);
   const bool keep_alive = keeps_alive();
   auto response = to_response(std::move(reply), request_, keep_alive);
   stream_.expires_after(shared_.options.http.progress);
@@ -54,7 +54,7 @@ awaitable<bool> ReplyWriter::send_error(const ApiError& why) {
 }
 
 awaitable<bool> ReplyWriter::begin_events() {
-  shared_.probes.http_answered(200);
+  shared_.metrics.http_answered(200);
   http::response<http::empty_body> head(http::status::ok, request_.version);
   head.set(http::field::content_type, "text/event-stream");
   head.set(http::field::cache_control, "no-cache");

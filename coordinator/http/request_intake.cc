@@ -7,7 +7,7 @@
 #include "common/quoted.h"
 #include "coordinator/http/body_pace.h"
 #include "coordinator/http/http_reply.h"
-#include "coordinator/net/endpoint_name.h"
+#include "coordinator/net/client_address.h"
 #include "coordinator/requests/request_log.h"
 #include "coordinator/text/request_id.h"
 

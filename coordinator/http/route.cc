@@ -4,7 +4,7 @@
 #include <array>
 
 #include "common/quoted.h"
-#include "coordinator/text/query_string.h"
+#include "coordinator/text/http_text.h"
 #include "coordinator/text/request_id.h"
 
 namespace millrace::coordinator {

@@ -9,8 +9,8 @@
 
 #include "common/net/tls_context.h"
 #include "coordinator/api/parse_prefill.h"
+#include "coordinator/http/tokenizer_settings.h"
 #include "coordinator/schedule/scheduler.h"
-#include "coordinator/tokenize/tokenizer_settings.h"
 
 namespace millrace::coordinator {
 

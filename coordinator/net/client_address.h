@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which client a connection belongs to, for limits by client. Pure.
+// Who is at a connection's other end: the client, for limits by client, and a name for the log.
 #pragma once
 
 #include <algorithm>
 #include <string>
 
+#include "common/host_port.h"
 #include "coordinator/net/awaitable.h"
 
 namespace millrace::coordinator {
@@ -24,6 +25,13 @@ inline std::string client_of(const tcp::socket& socket) {
   error_code ec;
   const auto endpoint = socket.remote_endpoint(ec);
   return ec ? "?" : client_of(endpoint.address());
+}
+
+// "127.0.0.1:40312", "[::1]:40312"; "?" once the peer is gone.
+inline std::string endpoint_name(const tcp::socket& socket) {
+  error_code ec;
+  const auto endpoint = socket.remote_endpoint(ec);
+  return ec ? "?" : HostPort{endpoint.address().to_string(), endpoint.port()}.to_string();
 }
 
 }  // namespace millrace::coordinator

@@ -20,10 +20,15 @@
 #include <vector>
 
 #include "coordinator/order/forecast.h"
-#include "coordinator/order/queue_order.h"
 #include "coordinator/order/service_ledger.h"
 
 namespace millrace::coordinator {
+
+// In which order waiting requests get their turns.
+enum class QueueOrder {
+  kFair,     // as TurnOrder says
+  kArrival,  // as they came
+};
 
 class TurnOrder {
  public:

@@ -6,9 +6,9 @@
 namespace millrace::coordinator {
 
 RequestTracker::RequestTracker(RequestQueue queue, RequestTable table, const Clock& clock,
-                               Probes& probes, OnChange on_change)
+                               CoordinatorMetrics& metrics, OnChange on_change)
     : clock_(clock),
-      probes_(probes),
+      metrics_(metrics),
       on_change_(std::move(on_change)),
       queue_(std::move(queue)),
       table_(std::move(table)) {}
@@ -18,7 +18,7 @@ Result<void> RequestTracker::admit(const std::shared_ptr<Request>& request) {
   const bool inserted = table_.insert(request);
   MR_CHECK(inserted, "request id {} in use", request->id);
   ++open_by_owner_[request->owner];
-  probes_.admitted(*request);
+  metrics_.admitted(*request);
   count_waiting();
   return {};
 }
@@ -38,7 +38,7 @@ void RequestTracker::begin(Request& request) {
 }
 
 void RequestTracker::requeue(const std::shared_ptr<Request>& request, Errc why) {
-  probes_.given_back(why);
+  metrics_.given_back(why);
   --running_;
   request->state = RequestState::kQueued;
   request->started_at.reset();
@@ -84,14 +84,14 @@ int RequestTracker::open_of(const std::string& owner) const {
 void RequestTracker::ended(const Request& request) {
   const auto own = open_by_owner_.find(request.owner);
   if (--own->second == 0) open_by_owner_.erase(own);
-  probes_.ended(request);
+  metrics_.ended(request);
   log_ended(request);
   count_waiting();
   changed(request);
 }
 
 void RequestTracker::count_waiting() {
-  probes_.waiting(queue_.size(), running_);
+  metrics_.waiting(queue_.size(), running_);
 }
 
 }  // namespace millrace::coordinator

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "coordinator/requests/probes.h"
+#include "coordinator/requests/coordinator_metrics.h"
 #include "coordinator/requests/request_queue.h"
 #include "coordinator/requests/request_table.h"
 
@@ -20,8 +20,8 @@ class RequestTracker {
   using OnChange = std::function<void(const Request&)>;
 
   // `on_change` must not call back into the scheduler.
-  RequestTracker(RequestQueue queue, RequestTable table, const Clock& clock, Probes& probes,
-                 OnChange on_change);
+  RequestTracker(RequestQueue queue, RequestTable table, const Clock& clock,
+                 CoordinatorMetrics& metrics, OnChange on_change);
 
   // Puts the request at the end of the queue; kExhausted when it is full. The id must not be in
   // use.
@@ -51,7 +51,7 @@ class RequestTracker {
   void count_waiting();
 
   const Clock& clock_;
-  Probes& probes_;
+  CoordinatorMetrics& metrics_;
   OnChange on_change_;
   RequestQueue queue_;
   RequestTable table_;

@@ -6,8 +6,8 @@
 
 #include "common/content/prefix_keys.h"
 #include "coordinator/order/soonest_end.h"
-#include "coordinator/requests/wire_duration.h"
 #include "coordinator/text/request_id.h"
+#include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
 

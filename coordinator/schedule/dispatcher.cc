@@ -9,7 +9,7 @@
 #include "coordinator/order/prefix_choice.h"
 #include "coordinator/order/side_by_side.h"
 #include "coordinator/order/soonest_end.h"
-#include "coordinator/requests/wire_duration.h"
+#include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/schedule/group_membership.h"
 
-#include "coordinator/requests/wire_duration.h"
+#include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
 
 GroupMembership::GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups,
                                  Dispatcher& dispatcher, Leases& leases, OrphanWatch& orphans,
-                                 Probes& probes)
+                                 CoordinatorMetrics& metrics)
     : settings_(settings),
       groups_(groups),
       dispatcher_(dispatcher),
       leases_(leases),
       orphans_(orphans),
-      probes_(probes) {}
+      metrics_(metrics) {}
 
 Result<void> GroupMembership::join(const protocol::Register& description, GroupLink& link,
                                    Duration attended) {
@@ -25,7 +25,7 @@ Result<void> GroupMembership::join(const protocol::Register& description, GroupL
   const auto added = groups_.add(description, link, attended);
   if (!added.ok()) return added.error();
   orphans_.group_joined(description.model().name());
-  probes_.groups(groups_.size());
+  metrics_.groups(groups_.size());
   leases_.restore(id);
   greet(link);
   return {};
@@ -55,9 +55,9 @@ void GroupMembership::drop(Group& group, const std::string& why) {
 
 void GroupMembership::lose(std::unique_ptr<Group> group, const std::string& why) {
   const protocol::Register& who = group->description;
-  probes_.groups(groups_.size());
-  probes_.group_lost();
-  probes_.group_gone(who.group_name());
+  metrics_.groups(groups_.size());
+  metrics_.group_lost();
+  metrics_.group_gone(who.group_name());
   dispatcher_.lost(*group, why);
   leases_.lose(who.group_id());
   const std::string& model = who.model().name();

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "coordinator/groups/group_registry.h"
-#include "coordinator/requests/probes.h"
+#include "coordinator/requests/coordinator_metrics.h"
 #include "coordinator/schedule/dispatcher.h"
 #include "coordinator/schedule/leases.h"
 #include "coordinator/schedule/orphan_watch.h"
@@ -17,7 +17,7 @@ namespace millrace::coordinator {
 class GroupMembership {
  public:
   GroupMembership(const SchedulerSettings& settings, GroupRegistry& groups, Dispatcher& dispatcher,
-                  Leases& leases, OrphanWatch& orphans, Probes& probes);
+                  Leases& leases, OrphanWatch& orphans, CoordinatorMetrics& metrics);
 
   // Greets the group over its link; the caller has to report a refusal. Replaces an older
   // connection of the same group.
@@ -36,7 +36,7 @@ class GroupMembership {
   Dispatcher& dispatcher_;
   Leases& leases_;
   OrphanWatch& orphans_;
-  Probes& probes_;
+  CoordinatorMetrics& metrics_;
 };
 
 }  // namespace millrace::coordinator

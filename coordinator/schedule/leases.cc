@@ -2,10 +2,10 @@
 #include "coordinator/schedule/leases.h"
 
 #include "common/log.h"
-#include "common/same_secret.h"
-#include "coordinator/requests/wire_duration.h"
+#include "common/secret.h"
 #include "coordinator/schedule/reply_checks.h"
 #include "coordinator/text/request_id.h"
+#include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
 
@@ -156,7 +156,7 @@ void Leases::expire() {
   while (const auto request = requests_.table().first_due(RequestTable::Due::kLeaseEnd, now)) {
     end(*request, LeaseState::kExpired);
   }
-  probes_.active_leases(requests_.table().num_leased());
+  metrics_.active_leases(requests_.table().num_leased());
 }
 
 void Leases::lose(const std::string& group_id) {
@@ -186,7 +186,7 @@ void Leases::end(Request& request, LeaseState how) {
                                               request.id, lease_state_name(how)));
   }
   request.kept_since = clock_.now();
-  probes_.lease_ended(how);
+  metrics_.lease_ended(how);
   requests_.changed(request);
 }
 

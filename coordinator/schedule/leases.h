@@ -11,8 +11,9 @@ namespace millrace::coordinator {
 
 class Leases {
  public:
-  Leases(RequestTracker& requests, GroupRegistry& groups, const Clock& clock, Probes& probes)
-      : requests_(requests), groups_(groups), clock_(clock), probes_(probes) {}
+  Leases(RequestTracker& requests, GroupRegistry& groups, const Clock& clock,
+         CoordinatorMetrics& metrics)
+      : requests_(requests), groups_(groups), clock_(clock), metrics_(metrics) {}
 
   // Sends the wish to the group; its answer arrives as Request::lease_answer. Until then the lease
   // does not expire, and another renewal gets the same answer.
@@ -37,7 +38,7 @@ class Leases {
   RequestTracker& requests_;
   GroupRegistry& groups_;
   const Clock& clock_;
-  Probes& probes_;
+  CoordinatorMetrics& metrics_;
 };
 
 }  // namespace millrace::coordinator

@@ -3,13 +3,13 @@
 
 namespace millrace::coordinator {
 
-Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock, Probes& probes,
-                     RequestTracker::OnChange on_change)
+Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock,
+                     CoordinatorMetrics& metrics, RequestTracker::OnChange on_change)
     : settings_(settings),
       clock_(clock),
-      probes_(probes),
+      metrics_(metrics),
       requests_(RequestQueue(settings.max_queued_requests, settings.max_queued_bytes),
-                RequestTable(settings.max_ended_records, settings.keep_ended), clock, probes,
+                RequestTable(settings.max_ended_records, settings.keep_ended), clock, metrics,
                 std::move(on_change)),
       groups_(settings.rests),
       turns_(settings.queue_order),
@@ -17,15 +17,15 @@ Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock, Prob
       dispatcher_(requests_, groups_, turns_, clock, settings.group_order),
       canceller_(requests_, groups_, clock),
       replies_(requests_, dispatcher_, turns_, pace_, clock),
-      leases_(requests_, groups_, clock, probes),
+      leases_(requests_, groups_, clock, metrics),
       orphans_(settings.group_return, requests_, clock),
-      membership_(settings_, groups_, dispatcher_, leases_, orphans_, probes),
+      membership_(settings_, groups_, dispatcher_, leases_, orphans_, metrics),
       watch_(settings_, groups_, clock) {}
 
 std::optional<Refusal> Scheduler::submit(PrefillBody body, const Caller& caller) {
   auto refusal = admission_.admit(std::move(body), caller);
   if (refusal) {
-    probes_.refused(*refusal);
+    metrics_.refused(*refusal);
   } else {
     dispatcher_.dispatch();
   }
@@ -75,7 +75,7 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
   switch (envelope.body_case()) {
     case protocol::Envelope::kHeartbeat: {
       const protocol::Heartbeat& message = envelope.heartbeat();
-      probes_.heartbeat(group->description.group_name(), message);
+      metrics_.heartbeat(group->description.group_name(), message);
       if (message.has_room()) group->report_room(message.room().free_prompt_tokens());
       if (group->prefixes.missed(message.cached_prefixes())) ask_for_prefixes(*group);
       return {};

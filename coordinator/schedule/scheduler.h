@@ -14,8 +14,8 @@
 
 #include "coordinator/groups/group_registry.h"
 #include "coordinator/order/turn_order.h"
+#include "coordinator/requests/coordinator_metrics.h"
 #include "coordinator/requests/prefill_body.h"
-#include "coordinator/requests/probes.h"
 #include "coordinator/requests/refusal.h"
 #include "coordinator/requests/request_tracker.h"
 #include "coordinator/schedule/admission.h"
@@ -34,7 +34,7 @@ namespace millrace::coordinator {
 class Scheduler {
  public:
   // `on_change` must not call back into the scheduler.
-  Scheduler(const SchedulerSettings& settings, const Clock& clock, Probes& probes,
+  Scheduler(const SchedulerSettings& settings, const Clock& clock, CoordinatorMetrics& metrics,
             RequestTracker::OnChange on_change);
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -75,7 +75,7 @@ class Scheduler {
   // Each member uses only those above it.
   const SchedulerSettings settings_;
   const Clock& clock_;
-  Probes& probes_;
+  CoordinatorMetrics& metrics_;
   RequestTracker requests_;
   GroupRegistry groups_;
   TurnOrder turns_;

@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "coordinator/groups/group_health.h"
 #include "coordinator/order/group_by_end.h"
-#include "coordinator/order/queue_order.h"
+#include "coordinator/order/turn_order.h"
 
 namespace millrace::coordinator {
 

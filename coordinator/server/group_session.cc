@@ -11,7 +11,7 @@
 #include "common/errc_wire.h"
 #include "common/log.h"
 #include "common/units.h"
-#include "coordinator/net/endpoint_name.h"
+#include "coordinator/net/client_address.h"
 #include "coordinator/net/guarded.h"
 #include "protocol/codec.h"
 

@@ -13,7 +13,6 @@
 #include "coordinator/exchange/service_reply.h"
 #include "coordinator/exchange/status_exchange.h"
 #include "coordinator/net/client_address.h"
-#include "coordinator/net/endpoint_name.h"
 #include "coordinator/requests/request_log.h"
 
 namespace millrace::coordinator {
@@ -122,7 +121,7 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       break;
     }
     default:
-      reply = service_reply(route, shared_.scheduler, shared_.probes, shared_.tokenizers,
+      reply = service_reply(route, shared_.scheduler, shared_.metrics, shared_.tokenizers,
                             writer_.request_id());
   }
   co_return co_await writer_.send(std::move(reply));

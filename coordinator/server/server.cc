@@ -9,16 +9,16 @@
 #include <functional>
 #include <map>
 
-#include "common/endpoint/host_port.h"
+#include "common/host_port.h"
 #include "common/log.h"
 #include "common/logging/paced_line.h"
 #include "coordinator/access/token_table.h"
+#include "coordinator/http/model_tokenizers.h"
 #include "coordinator/net/client_address.h"
 #include "coordinator/net/guarded.h"
 #include "coordinator/server/group_session.h"
 #include "coordinator/server/http_session.h"
 #include "coordinator/server/stranger_table.h"
-#include "coordinator/tokenize/model_tokenizers.h"
 
 namespace millrace::coordinator {
 
@@ -71,8 +71,8 @@ class AtEnd {
 struct Server::Impl {
   explicit Impl(const ServerOptions& server_options)
       : options(server_options),
-        probes(registry),
-        scheduler(options.scheduler, Clock::steady(), probes,
+        metrics(registry),
+        scheduler(options.scheduler, Clock::steady(), metrics,
                   [this](const Request& request) { changes.changed(request.id); }) {
     registry.gauge("millrace_build_info", "Always 1", {{"version", MILLRACE_VERSION}}).set(1);
   }
@@ -98,7 +98,7 @@ struct Server::Impl {
 
   const ServerOptions options;
   metrics::Registry registry;
-  Probes probes;
+  CoordinatorMetrics metrics;
   ChangeHub changes;
   Scheduler scheduler;
   asio::thread_pool parsers{1};
@@ -111,7 +111,7 @@ struct Server::Impl {
   TlsContext http_tls;  // null: not encrypted
   TlsContext group_tls;
   ModelTokenizers tokenizers{registry};
-  HttpShared shared{options, tokens,  scheduler, changes, probes,
+  HttpShared shared{options, tokens,  scheduler, changes, metrics,
                     bodies,  parsers, writers,   replies, tokenizers};
   tcp::acceptor http_acceptor{io};
   tcp::acceptor admin_acceptor{io};
@@ -274,13 +274,13 @@ void Server::Impl::take_http(tcp::socket socket, bool by_admin_port) {
 
 awaitable<void> Server::Impl::serve_http(ConnectionTable::Id id,
                                          std::shared_ptr<HttpSession> session) {
-  probes.http_connections(std::ssize(http_sessions));
+  metrics.http_connections(std::ssize(http_sessions));
   // Runs however the session ends, also by an exception of its own.
   const AtEnd leave([this, id, &session] {
     session->close();
     connections.leave(id);
     http_sessions.erase(id);
-    probes.http_connections(std::ssize(http_sessions));
+    metrics.http_connections(std::ssize(http_sessions));
   });
   co_await session->run();
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/random_id.h"
+#include "common/secret.h"
 
 namespace millrace::coordinator {
 

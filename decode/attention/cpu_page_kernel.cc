@@ -86,8 +86,8 @@ float log_mean_bound(float half, float radius) {
   return half + std::log(share + (1 - share) * std::exp(-half));
 }
 
-PageEstimate estimate_of(const DigestSums& sums, float scale, int64_t head_dim,
-                         int64_t num_tokens) {
+kernels::PageEstimate estimate_of(const DigestSums& sums, float scale, int64_t head_dim,
+                                  int64_t num_tokens) {
   const float count = std::log(static_cast<float>(num_tokens));
   const float error = rounding(sums, head_dim);
   // The radius is a float32 mean of 64 distances from a rounded centre.

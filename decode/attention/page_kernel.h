@@ -11,25 +11,9 @@
 #include <span>
 
 #include "common/dtype.h"
+#include "kernels/pages/page_rule.h"
 
 namespace millrace::decode {
-
-// What the digest of a page says of one query head's scores in it, as the natural log of softmax
-// mass before division: log sum over the page's tokens of exp(scale * q.k).
-struct PageEstimate {
-  // At least the log mass that PageKernel::attend finds, including its rounding. From Quest's box
-  // (arXiv 2406.10774, eq. 4) and the mean distance from its centre.
-  float bound = 0;
-  // Quest's own bound: from the box alone, times the number of tokens.
-  float box = 0;
-  // Log mass if all keys were the centre of the box. The real log mass is `centre` + k * `spread`,
-  // with a k that differs little between the pages of a head: kernels/pages/page_rule.h.
-  float centre = 0;
-  float spread = 0;
-  // Decides the order in which pages are attended: ArkVale's cuboid-mean (NeurIPS 2024), which PSA
-  // uses.
-  float rank = 0;
-};
 
 struct EstimateItem {
   const float* q = nullptr;  // [num_heads, head_dim]
@@ -39,8 +23,8 @@ struct EstimateItem {
   const float* digests =
       nullptr;  // [num_pages, 3, head_dim]: min, max, radius (kernels/api/digest.h)
   int64_t num_pages = 0;
-  int64_t num_tokens = 0;             // of all pages; the last one may be short
-  PageEstimate* estimates = nullptr;  // [num_heads, num_pages]
+  int64_t num_tokens = 0;                      // of all pages; the last one may be short
+  kernels::PageEstimate* estimates = nullptr;  // [num_heads, num_pages]
 };
 
 // K [kPageTokens, head_dim], then V. `num_tokens` rows count, starting with `first_token`.

@@ -27,11 +27,12 @@ float log_add(float a, float b) {
 
 // Leading pages first, then by the largest share of any query head's mass, as far as digests tell;
 // among equals the first. `ranking.order` holds the existing pages, ascending.
-void order_pages(const PageRule& rule, int32_t group, const float* tail_lse, PageRanking& ranking) {
+void order_pages(const kernels::PageRule& rule, int32_t group, const float* tail_lse,
+                 PageRanking& ranking) {
   const auto num_pages = ranking.estimates.size() / static_cast<size_t>(group);
   std::vector<float> keys(num_pages, kNothing);
   for (int32_t head = 0; head < group; ++head) {
-    const PageEstimate* const estimates =
+    const kernels::PageEstimate* const estimates =
         ranking.estimates.data() + static_cast<size_t>(head) * num_pages;
     float total = tail_lse == nullptr ? kNothing : tail_lse[head];
     float most = total;
@@ -71,7 +72,7 @@ float CacheShape::scale() const {
   return 1.0F / std::sqrt(static_cast<float>(head_dim));
 }
 
-void rank_pages(PageKernel& kernel, const PageRule& rule, const CacheShape& shape,
+void rank_pages(PageKernel& kernel, const kernels::PageRule& rule, const CacheShape& shape,
                 const PageDigests& digests, int32_t layer, const float* q, const float* tail_lse,
                 std::vector<PageRanking>& rankings) {
   const auto num_pages = static_cast<size_t>(shape.num_pages());
@@ -98,7 +99,8 @@ void rank_pages(PageKernel& kernel, const PageRule& rule, const CacheShape& shap
 }
 
 ProgressiveAttention::ProgressiveAttention(const CacheShape& shape, const PageDigests& digests,
-                                           PagePool& pool, PageKernel& kernel, const PageRule& rule)
+                                           PagePool& pool, PageKernel& kernel,
+                                           const kernels::PageRule& rule)
     : shape_(shape),
       digests_(digests),
       pool_(pool),
@@ -258,7 +260,7 @@ bool ProgressiveAttention::enough(const Step& step, int32_t kv_head) {
     const auto head = static_cast<size_t>(int64_t{kv_head} * shape_.group() + g);
     const float prompt = max_[head] + std::log(sum_[head]);
     const float tail = step.tail_lse == nullptr ? kNothing : step.tail_lse[head];
-    const RuleView view{
+    const kernels::RuleView view{
         .estimates =
             std::span(ranking.estimates).subspan(static_cast<size_t>(g) * num_pages, num_pages),
         .log_mass = std::span(log_mass_).subspan(head * num_pages, num_pages),

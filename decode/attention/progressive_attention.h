@@ -15,12 +15,12 @@
 
 #include "common/clock.h"
 #include "common/dtype.h"
-#include "common/pages/kept_pages.h"
+#include "common/kept_pages.h"
 #include "common/result.h"
 #include "decode/attention/page_digests.h"
 #include "decode/attention/page_kernel.h"
-#include "decode/attention/page_rule.h"
 #include "decode/pool/page_pool.h"
+#include "kernels/pages/page_rule.h"
 
 namespace millrace::decode {
 
@@ -53,14 +53,14 @@ struct ProgressiveStats {
 
 // The ranking of one kv head's pages for one query.
 struct PageRanking {
-  std::vector<PageEstimate> estimates;  // [group, num_pages]
-  std::vector<int32_t> order;           // of the pages that exist
+  std::vector<kernels::PageEstimate> estimates;  // [group, num_pages]
+  std::vector<int32_t> order;                    // of the pages that exist
   int64_t num_leading = 0;
 };
 
 // The rankings of all kv heads of a layer. `tail_lse`: [query heads], the log mass of what else
 // each attends to; null: nothing.
-void rank_pages(PageKernel& kernel, const PageRule& rule, const CacheShape& shape,
+void rank_pages(PageKernel& kernel, const kernels::PageRule& rule, const CacheShape& shape,
                 const PageDigests& digests, int32_t layer, const float* q, const float* tail_lse,
                 std::vector<PageRanking>& rankings);
 
@@ -79,7 +79,7 @@ class ProgressiveAttention {
 
   // All arguments outlive it.
   ProgressiveAttention(const CacheShape& shape, const PageDigests& digests, PagePool& pool,
-                       PageKernel& kernel, const PageRule& rule);
+                       PageKernel& kernel, const kernels::PageRule& rule);
 
   Result<void> attend(const Step& step, Deadline deadline);
 
@@ -117,7 +117,7 @@ class ProgressiveAttention {
   const PageDigests& digests_;
   PagePool& pool_;
   PageKernel& kernel_;
-  const PageRule& rule_;
+  const kernels::PageRule& rule_;
   std::vector<std::atomic<int32_t>> expected_;
   std::vector<PageRanking> rankings_;  // by kv head
   std::vector<int64_t> attended_;      // by kv head

@@ -3,8 +3,8 @@
 // output channel of a weight, one for each token of the activations. Values between products are as wide as
 // elsewhere. Only if DeviceInfo::float8_products.
 //
-// Also the conversion of K and V to 8-bit floats under one scale (common/pages/kv_scales.h) for the store, and
-// back: bitwise the same on every device as on the host (common/pages/float8_array.h).
+// Also the conversion of K and V to 8-bit floats under one scale (common/kv_scales.h) for the store, and
+// back: bitwise the same on every device as on the host (common/float8_array.h).
 //
 // Unlike scales for blocks of 128 along the sum, scales by row need no second level of accumulation: the
 // tensor cores' own is used (on Hopper some 14 bits; H200, 8,192 rows of an 8B model: 1,190 to 1,330

@@ -11,7 +11,7 @@ namespace millrace::kernels {
 
 struct CpuDeviceOptions {
   // Threads of this device's parallel regions. Ranks that share a machine divide its cores
-  // (worker/ranks/core_share.h).
+  // (engine/ranks/machine_share.h).
   int num_threads = 1;
 };
 

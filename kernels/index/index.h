@@ -65,7 +65,7 @@ struct IndexShape {
   int64_t max_blocks = 0;   // per head, over all its tiles
 };
 
-// Device pointers; owned by whoever allocated them (worker/index/layer_index.h).
+// Device pointers; owned by whoever allocated them (engine/index/layer_index.h).
 struct IndexView {
   IndexShape shape;
   Band* bands = nullptr;           // [num_heads, max_bands]

@@ -27,8 +27,8 @@
 
 #include "common/clock.h"
 #include "common/dtype.h"
-#include "common/pages/kept_pages.h"
-#include "common/pages/kv_scales.h"
+#include "common/kept_pages.h"
+#include "common/kv_scales.h"
 #include "common/result.h"
 #include "kernels/pages/page_rule.h"
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/pages/kept_pages.h"
-#include "common/pages/kv_scales.h"
+#include "common/kept_pages.h"
+#include "common/kv_scales.h"
 #include "common/result.h"
 
 namespace millrace::kvclient {

@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "common/clock.h"
-#include "kvstore/pages/read_totals.h"
+#include "kvstore/pages/page.h"
 
 namespace millrace::kvstore {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A page's place, size and digest.
+// A page's place, size and digest, and what reading pages took.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <span>
 
 #include "common/dtype.h"
+#include "common/kv_scales.h"
 #include "common/page_tokens.h"
-#include "common/pages/kv_scales.h"
 #include "common/tier.h"
 
 namespace millrace::kvstore {
@@ -63,6 +63,12 @@ struct PageDigest {
   std::span<const float> min;
   std::span<const float> max;
   std::span<const float> radius;
+};
+
+// How much was read from a tier or file, and how long it took.
+struct ReadTotals {
+  int64_t bytes = 0;
+  double seconds = 0;
 };
 
 }  // namespace millrace::kvstore

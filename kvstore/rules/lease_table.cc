@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "common/check.h"
-#include "common/same_secret.h"
+#include "common/secret.h"
 
 namespace millrace::kvstore {
 namespace {

@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "common/pages/kept_pages.h"
+#include "common/kept_pages.h"
 
 namespace millrace::kvstore {
 

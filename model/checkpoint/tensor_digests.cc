@@ -18,9 +18,9 @@
 
 #include "common/checksum.h"
 #include "common/clock.h"
-#include "common/mapping/file_identity.h"
-#include "common/random_id.h"
+#include "common/secret.h"
 #include "common/system/file_descriptor.h"
+#include "common/system/file_identity.h"
 #include "model/json/json_text.h"
 
 namespace millrace::model {

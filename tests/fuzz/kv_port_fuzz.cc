@@ -22,7 +22,7 @@
 
 #include "comm/api/transport.h"
 #include "comm/net/reader_threads.h"
-#include "comm/tcp/request_reader.h"
+#include "comm/tcp/frame_reader.h"
 #include "comm/tcp/tcp_gate.h"
 #include "comm/tcp/tcp_server_lane.h"
 #include "comm/tcp/wire.h"
@@ -87,7 +87,7 @@ Read read_all(Bytes bytes, size_t piece_bytes) {
   if (!capability) return out;
   out.end = Read::End::kUnfinished;
   out.capability = *std::move(capability);
-  RequestReader reader;
+  FrameReader reader;
   while (!bytes.empty()) {
     const auto room = reader.room();
     MR_CHECK(!room.empty(), "no room for a request that goes on");

@@ -7,7 +7,7 @@
 #include <openssl/x509v3.h>
 
 #include "common/check.h"
-#include "common/random_id.h"
+#include "common/secret.h"
 
 namespace millrace::test {
 

@@ -40,8 +40,8 @@ Result<BatchPrompt> BatchAdmission::admit(const InputLine& line) const {
   if (prompt.text) {
     MR_ASSIGN_OR_RETURN(prompt.token_ids, text_.encode(*prompt.text, prompt.add_special_tokens));
   }
-  MR_RETURN_IF_ERROR(check_prompt(prompt.token_ids, limits_));
-  if (const auto known = check_token_ids(prompt.probe_target_ids, limits_.vocab_size);
+  MR_RETURN_IF_ERROR(engine::check_prompt(prompt.token_ids, limits_));
+  if (const auto known = engine::check_token_ids(prompt.probe_target_ids, limits_.vocab_size);
       !known.ok()) {
     return error(known.error().code, "probe_target_ids: {}", known.error().message);
   }

@@ -6,18 +6,18 @@
 #include <string>
 
 #include "common/result.h"
+#include "engine/runtime/prompt.h"
 #include "worker/batch/batch_options.h"
 #include "worker/batch/batch_prompt.h"
+#include "worker/batch/batch_text.h"
 #include "worker/batch/input_lines.h"
-#include "worker/runtime/prompt.h"
-#include "worker/text/batch_text.h"
 
 namespace millrace::worker {
 
 class BatchAdmission {
  public:
   // All outlive it.
-  BatchAdmission(const PromptLimits& limits, const BatchOptions& options, BatchText& text)
+  BatchAdmission(const engine::PromptLimits& limits, const BatchOptions& options, BatchText& text)
       : limits_(limits), options_(options), text_(text) {}
 
   // The line's id, or "line-N" where it has none. kInvalidArgument where an earlier line already
@@ -27,7 +27,7 @@ class BatchAdmission {
   Result<BatchPrompt> admit(const InputLine& line) const;
 
  private:
-  const PromptLimits& limits_;
+  const engine::PromptLimits& limits_;
   const BatchOptions& options_;
   BatchText& text_;
   std::set<std::string> claimed_;

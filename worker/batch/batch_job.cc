@@ -13,7 +13,7 @@
 #include "worker/batch/batch_command.h"
 #include "worker/batch/batch_prompt_run.h"
 #include "worker/batch/progress_bar.h"
-#include "worker/ranks/command_channel.h"
+#include "worker/sync/command_channel.h"
 
 namespace millrace::worker {
 

@@ -9,11 +9,11 @@
 #include "worker/batch/batch_admission.h"
 #include "worker/batch/batch_options.h"
 #include "worker/batch/batch_prompt.h"
+#include "worker/batch/batch_record.h"
 #include "worker/batch/batch_results.h"
+#include "worker/batch/batch_text.h"
 #include "worker/batch/input_lines.h"
-#include "worker/resume/batch_record.h"
-#include "worker/runtime/rank_sync.h"
-#include "worker/text/batch_text.h"
+#include "worker/sync/rank_sync.h"
 
 namespace millrace::worker {
 

@@ -6,16 +6,16 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/engine.h"
+#include "engine/index/index_tap.h"
+#include "engine/ranks/rank_grid.h"
+#include "engine/runtime/prompt.h"
+#include "engine/runtime/rank_runtime.h"
 #include "kernels/api/device.h"
 #include "kvstore/rules/page_budget.h"
 #include "model/weights.h"
 #include "worker/batch/batch_prompt.h"
-#include "worker/engine/engine.h"
-#include "worker/index/index_tap.h"
-#include "worker/ranks/rank_grid.h"
-#include "worker/runtime/prompt.h"
-#include "worker/runtime/rank_runtime.h"
-#include "worker/watch/group_watch.h"
+#include "worker/sync/rank_watch.h"
 
 namespace millrace::worker {
 
@@ -38,22 +38,22 @@ struct BatchOptions {
   int64_t max_line_bytes = kMaxBatchLineBytes;
   Duration layer_timeout = std::chrono::minutes(30);
   bool show_progress = false;
-  IndexTap index_tap;  // of every prompt; may be empty
+  engine::IndexTap index_tap;  // of every prompt; may be empty
 };
 
 // All outlive the job.
 struct BatchResources {
-  Engine& engine;
+  engine::Engine& engine;
   kernels::Device& device;
   const model::ModelWeights& weights;
-  const RankGrid& grid;
-  const PromptLimits& limits;           // the same on every rank
+  const engine::RankGrid& grid;
+  const engine::PromptLimits& limits;   // the same on every rank
   const KvScales* kv_scales = nullptr;  // of caches in 8-bit floats; null: in the compute dtype
-  GroupWatch* watch = nullptr;          // null where nobody watches
+  RankWatch* watch = nullptr;           // null where nobody watches
 };
 
 // The resources of a rank that is up.
-inline BatchResources batch_resources(RankRuntime& runtime, GroupWatch* watch = nullptr) {
+inline BatchResources batch_resources(engine::RankRuntime& runtime, RankWatch* watch = nullptr) {
   return {.engine = runtime.engine(),
           .device = runtime.device(),
           .weights = runtime.weights(),

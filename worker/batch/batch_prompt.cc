@@ -124,7 +124,7 @@ json::array finite_or_null(const std::vector<double>& numbers) {
 }
 
 // {"mean": [[...], ...], "least": [[...], ...]}, one row a layer.
-json::object by_layer_and_head(const HeadRecalls& recalls) {
+json::object by_layer_and_head(const engine::HeadRecalls& recalls) {
   json::array mean, least;
   for (size_t i = 0; i < recalls.all().size(); ++i) {
     if (i % static_cast<size_t>(recalls.num_heads()) == 0) {
@@ -176,8 +176,8 @@ std::string batch_prompt_id(std::string_view line) {
 
 std::string batch_result_line(const std::string& id, const BatchResult& result) {
   json::object phases = {{"total", result.total_s}};
-  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
-    phases[kPhaseNames[i]] = result.phases.seconds()[i];
+  for (size_t i = 0; i < engine::kPhaseNames.size(); ++i) {
+    phases[engine::kPhaseNames[i]] = result.phases.seconds()[i];
   }
   json::object line = {{"id", id},
                        {"status", "ok"},

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/result.h"
+#include "engine/head_recall.h"
+#include "engine/phase_times.h"
 #include "model/vocabulary.h"
-#include "worker/engine/head_recall.h"
-#include "worker/timing/phase_times.h"
 
 namespace millrace::worker {
 
@@ -55,13 +55,13 @@ struct BatchResult {
   std::vector<int32_t> probe_token_ids;
   std::vector<double> probe_logprobs;
   double density = 0;
-  double recall = 0;           // mean share of their attention mass that measured rows attended to
-  double recall_p01 = 0;       // the share that all but one in a hundred of these rows reach
-  HeadRecalls recall_by_head;  // where the job's options ask for it
+  double recall = 0;      // mean share of their attention mass that measured rows attended to
+  double recall_p01 = 0;  // the share that all but one in a hundred of these rows reach
+  engine::HeadRecalls recall_by_head;   // where the job's options ask for it
   int64_t dense_for_length = 0;         // heads that ran densely because the prompt is short
   std::optional<DroppedPages> dropped;  // where there is a budget
   double total_s = 0;
-  PhaseTimes phases;
+  engine::PhaseTimes phases;
 };
 
 std::string batch_result_line(const std::string& id, const BatchResult& result);

@@ -13,7 +13,7 @@ namespace millrace::worker {
 
 namespace {
 
-std::string step_after(const LayerReport& report) {
+std::string step_after(const engine::LayerReport& report) {
   if (report.layer + 1 == report.num_layers) return "the logits";
   return fmt::format("layer {} of {}", report.layer + 2, report.num_layers);
 }
@@ -43,13 +43,13 @@ Result<BatchResult> BatchPromptRun::run() {
 }
 
 // On this rank alone.
-Result<model::HeadPlan> BatchPromptRun::plan() const {
+Result<plan::HeadPlan> BatchPromptRun::plan() const {
   MR_ASSIGN_OR_RETURN(
       auto plan,
-      model::make_head_plan(options_.head_plan, r_.weights.config, partition_.num_tokens(),
-                            options_.crossover_tokens, {.min_recall = options_.min_recall}));
-  return model::plan_for_length(std::move(plan), partition_.num_tokens(),
-                                r_.device.info().sparse_cost);
+      plan::make_head_plan(options_.head_plan, r_.weights.config, partition_.num_tokens(),
+                           options_.crossover_tokens, {.min_recall = options_.min_recall}));
+  return plan::plan_for_length(std::move(plan), partition_.num_tokens(),
+                               r_.device.info().sparse_cost);
 }
 
 // Every wait of the host within a step has the layer timeout; a GPU's waits for its peers may have
@@ -58,7 +58,7 @@ void BatchPromptRun::expect(const std::string& step) {
   sync_.expect(step, 2 * sync_.timeouts().layer);
 }
 
-KvSink* BatchPromptRun::Sinks::first() {
+engine::KvSink* BatchPromptRun::Sinks::first() {
   if (budget) return budget.get();
   return all.empty() ? nullptr : &all;
 }
@@ -81,7 +81,7 @@ Result<BatchPromptRun::Sinks> BatchPromptRun::make_sinks() const {
   return sinks;
 }
 
-Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
+Result<BatchResult> BatchPromptRun::run_planned(const plan::HeadPlan& plan) {
   Stopwatch watch;
   // All layers' K and V will stay on the device, so free what an earlier prompt left.
   if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
@@ -112,7 +112,7 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
     MR_ASSIGN_OR_RETURN(result.dropped, drop_pages(*sinks));
   }
   if (prompt_.max_tokens > 1) {
-    PhaseTimes::Span span(result.phases, Phase::kGenerate);
+    engine::PhaseTimes::Span span(result.phases, engine::Phase::kGenerate);
     MR_ASSIGN_OR_RETURN(result.generated_token_ids,
                         generate(prefilled.first_token, *sinks->retained));
   }
@@ -122,8 +122,8 @@ Result<BatchResult> BatchPromptRun::run_planned(const model::HeadPlan& plan) {
   return result;
 }
 
-Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks& sinks) {
-  const auto at_boundary = [this](const LayerReport& report) {
+Result<engine::PrefillResult> BatchPromptRun::prefill(const plan::HeadPlan& plan, Sinks& sinks) {
+  const auto at_boundary = [this](const engine::LayerReport& report) {
     expect(step_after(report));
     return Result<void>();
   };
@@ -139,7 +139,7 @@ Result<PrefillResult> BatchPromptRun::prefill(const model::HeadPlan& plan, Sinks
 }
 
 // The manifest says that the files are complete, so all ranks must have closed theirs before.
-Result<void> BatchPromptRun::finish_files(const PrefillResult& result, Sinks& sinks) {
+Result<void> BatchPromptRun::finish_files(const engine::PrefillResult& result, Sinks& sinks) {
   expect("saving the cache");
   MR_RETURN_IF_ERROR(sync_.all_agree(sinks.file != nullptr ? sinks.file->close() : Result<void>()));
   if (!options_.save_kv) return {};
@@ -183,7 +183,7 @@ Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
                              });
 }
 
-Result<void> BatchPromptRun::save_manifest(const PrefillResult& result) const {
+Result<void> BatchPromptRun::save_manifest(const engine::PrefillResult& result) const {
   MR_ASSIGN_OR_RETURN(const auto text, kv_manifest_json({.id = prompt_.id,
                                                          .num_tokens = partition_.num_tokens(),
                                                          .first_token = result.first_token,

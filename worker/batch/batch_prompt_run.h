@@ -9,12 +9,12 @@
 #include "plan/head_plan.h"
 #include "worker/batch/batch_options.h"
 #include "worker/batch/batch_prompt.h"
-#include "worker/batch/fan_out_sink.h"
 #include "worker/batch/kv_directory.h"
 #include "worker/batch/kv_files.h"
-#include "worker/batch/retain_sink.h"
-#include "worker/budget/budget_sink.h"
-#include "worker/runtime/rank_sync.h"
+#include "worker/sinks/budget_sink.h"
+#include "worker/sinks/fan_out_sink.h"
+#include "worker/sinks/retain_sink.h"
+#include "worker/sync/rank_sync.h"
 
 namespace millrace::worker {
 
@@ -35,16 +35,16 @@ class BatchPromptRun {
     FanOutSink all;
     std::unique_ptr<BudgetSink> budget;  // where not all pages are kept: passes layers on to `all`
 
-    KvSink* first();
+    engine::KvSink* first();
   };
 
-  Result<model::HeadPlan> plan() const;
-  Result<BatchResult> run_planned(const model::HeadPlan& plan);
+  Result<plan::HeadPlan> plan() const;
+  Result<BatchResult> run_planned(const plan::HeadPlan& plan);
   Result<Sinks> make_sinks() const;
-  Result<PrefillResult> prefill(const model::HeadPlan& plan, Sinks& sinks);
-  Result<void> finish_files(const PrefillResult& result, Sinks& sinks);
+  Result<engine::PrefillResult> prefill(const plan::HeadPlan& plan, Sinks& sinks);
+  Result<void> finish_files(const engine::PrefillResult& result, Sinks& sinks);
   Result<DroppedPages> drop_pages(Sinks& sinks);
-  Result<void> save_manifest(const PrefillResult& result) const;
+  Result<void> save_manifest(const engine::PrefillResult& result) const;
   Result<std::vector<int32_t>> generate(int32_t first_token, const RetainSink& retained);
   void expect(const std::string& step);
 
@@ -52,7 +52,7 @@ class BatchPromptRun {
   const BatchOptions& options_;
   RankSync& sync_;
   const BatchPrompt& prompt_;
-  const Partition partition_;
+  const engine::Partition partition_;
   const KvDirectory directory_;
 };
 

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "common/pages/float8_array.h"
+#include "common/float8_array.h"
 
 namespace millrace::worker {
 
@@ -103,8 +103,8 @@ Result<void> KvFileSink::append_rows(const std::byte* rows, int64_t bytes, DType
   return {};
 }
 
-Result<void> KvFileSink::write_layer(const LayerKv& kv) {
-  const LocalKv& local = kv.local;
+Result<void> KvFileSink::write_layer(const engine::LayerKv& kv) {
+  const engine::LocalKv& local = kv.local;
   const int64_t head_bytes = local.num_rows * local.row_bytes();
   const bool by_head = float8_ != nullptr && float8_->by_head();
   const int32_t heads_together = by_head ? 1 : local.num_kv_heads;
@@ -134,7 +134,8 @@ std::string kv_file_name(int rank) {
 }
 
 Result<std::string> kv_manifest_json(const KvManifestFacts& facts, const model::ModelConfig& config,
-                                     DType dtype, const Partition& partition, GridShape grid) {
+                                     DType dtype, const engine::Partition& partition,
+                                     engine::GridShape grid) {
   json::array files;
   for (int rank = 0; rank < grid.tp * grid.cp; ++rank) {
     MR_ASSIGN_OR_RETURN(const auto shard, model::shard_shape(config, {rank % grid.tp, grid.tp}));

@@ -9,17 +9,17 @@
 #include <vector>
 
 #include "common/float8.h"
-#include "common/pages/kv_scales.h"
+#include "common/kv_scales.h"
+#include "engine/exchange/partition.h"
+#include "engine/kv_sink.h"
+#include "engine/ranks/rank_grid.h"
 #include "kernels/api/host_window.h"
-#include "worker/engine/kv_sink.h"
-#include "worker/exchange/partition.h"
-#include "worker/ranks/rank_grid.h"
 
 namespace millrace::worker {
 
 // Writes one rank's file as the layers come. kIo, with the path and the operating system's reason
 // (disk full).
-class KvFileSink final : public KvSink {
+class KvFileSink final : public engine::KvSink {
  public:
   static Result<std::unique_ptr<KvFileSink>> create(kernels::Device& device,
                                                     const std::string& path,
@@ -28,7 +28,7 @@ class KvFileSink final : public KvSink {
                                                     const KvScales* float8 = nullptr);
   ~KvFileSink() override;
 
-  Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> write_layer(const engine::LayerKv& kv) override;
   // Flushes the file; without this call the file must be thrown away.
   Result<void> close();
 
@@ -65,6 +65,7 @@ std::string kv_file_name(int rank);
 // The manifest's text: the model's layout and, for each file, its kv heads and token ranges.
 // Replicated kv heads (tp above the number of kv heads) are listed once.
 Result<std::string> kv_manifest_json(const KvManifestFacts& facts, const model::ModelConfig& config,
-                                     DType dtype, const Partition& partition, GridShape grid);
+                                     DType dtype, const engine::Partition& partition,
+                                     engine::GridShape grid);
 
 }  // namespace millrace::worker

@@ -19,22 +19,22 @@
 #include "common/dtype.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
+#include "engine/ranks/rank_end.h"
+#include "engine/runtime/rank_cli.h"
 #include "worker/batch/batch_job.h"
-#include "worker/cli/rank_cli.h"
-#include "worker/cli/rank_end.h"
 
 namespace millrace::worker {
 
 namespace {
 
 struct Options {
-  RankOptions rank;
+  engine::RankOptions rank;
   BatchOptions batch;
   double layer_timeout_s = 1800;
 };
 
 void add_options(CLI::App& app, Options& options) {
-  add_rank_options(app, options.rank);
+  engine::add_rank_options(app, options.rank);
   app.add_option("--input", options.batch.input_path, "prompts, one JSON object per line")
       ->type_name("FILE")
       ->required();
@@ -91,14 +91,14 @@ Result<void> check_budget(const BatchOptions& options) {
   return error(Errc::kInvalidArgument, "a --kv-budget with --kv save: files hold whole caches");
 }
 
-Result<BatchSummary> run_job(RankRuntime& runtime, const BatchOptions& options) {
+Result<BatchSummary> run_job(engine::RankRuntime& runtime, const BatchOptions& options) {
   MR_RETURN_IF_ERROR(runtime.check_head_plan(options.head_plan, options.min_recall));
   MR_RETURN_IF_ERROR(check_budget(options));
-  const auto watch = GroupWatch::alone(end_rank);
-  if (!watch.ok()) end_rank(watch.error());
+  const auto watch = RankWatch::alone(engine::end_rank);
+  if (!watch.ok()) engine::end_rank(watch.error());
   BatchJob job(batch_resources(runtime, watch->get()), options);
-  auto summary = or_end_rank([&] { return job.run(); });
-  if (!summary.ok() && summary.error().code == Errc::kPeerLost) end_rank(summary.error());
+  auto summary = engine::or_end_rank([&] { return job.run(); });
+  if (!summary.ok() && summary.error().code == Errc::kPeerLost) engine::end_rank(summary.error());
   return summary;
 }
 
@@ -106,8 +106,9 @@ int run(comm::MpiSession& session, Options& options) {
   auto world = session.world();
   const bool root = world->rank() == 0;
   init_logging(fmt::format("batch/{}", world->rank()));
-  options.rank.engine.end_process = end_rank;
-  auto runtime = or_end_rank([&] { return RankRuntime::create(std::move(world), options.rank); });
+  options.rank.engine.end_process = engine::end_rank;
+  auto runtime = engine::or_end_rank(
+      [&] { return engine::RankRuntime::create(std::move(world), options.rank); });
   if (!runtime.ok()) {
     if (root) spdlog::error("{}", runtime.error().to_string());
     return 2;

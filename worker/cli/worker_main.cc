@@ -17,19 +17,19 @@
 #include "comm/ucx/ucx_transport.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/parse.h"
-#include "common/endpoint/host_port.h"
+#include "common/host_port.h"
 #include "common/log.h"
 #include "common/logging/init_logging.h"
-#include "common/process/descriptor_limit.h"
+#include "common/system/cpu.h"
+#include "common/system/file_descriptor.h"
 #include "common/system/large_blocks.h"
-#include "common/system/usable_cores.h"
-#include "worker/cli/rank_end.h"
+#include "engine/ranks/rank_end.h"
 #include "worker/cli/worker_options.h"
 #include "worker/control/control_client.h"
 #include "worker/events/zmq/zmq_publisher.h"
 #include "worker/group/group_rank.h"
-#include "worker/ranks/command_channel.h"
-#include "worker/watch/group_watch.h"
+#include "worker/sync/command_channel.h"
+#include "worker/sync/rank_watch.h"
 
 namespace millrace::worker {
 
@@ -87,14 +87,15 @@ Result<void> serve(comm::MpiSession& session, const comm::JobRecord& record,
   MR_ASSIGN_OR_RETURN(const auto coordinator, HostPort::parse(options.coordinator));
   // Finds errors in the files before weights are read, rather than in a retry later.
   if (world->rank() == 0 && !options.group_tls.certificate.empty()) {
-    if (const auto tls = make_client_tls(options.group_tls); !tls.ok()) end_rank(tls.error());
+    if (const auto tls = make_client_tls(options.group_tls); !tls.ok())
+      engine::end_rank(tls.error());
   }
   MR_ASSIGN_OR_RETURN(settings.group.epoch, draw_epoch(*world));
-  settings.rank.engine.end_process = end_rank;
+  settings.rank.engine.end_process = engine::end_rank;
   MR_ASSIGN_OR_RETURN(const auto watch,
-                      GroupWatch::start(*world, options.kv_host, settings.group.epoch, end_rank,
-                                        Deadline::after(kCommandTimeout)));
-  const auto rank = or_end_rank([&] {
+                      RankWatch::start(*world, options.kv_host, settings.group.epoch,
+                                       engine::end_rank, Deadline::after(kCommandTimeout)));
+  const auto rank = engine::or_end_rank([&] {
     return GroupRank::start(std::move(world), settings,
                             {.transport = *transport,
                              .connect = connect_to(coordinator, options.group_tls),
@@ -104,9 +105,9 @@ Result<void> serve(comm::MpiSession& session, const comm::JobRecord& record,
   if (!rank.ok()) return rank.error();
   // Ranks of a killed mpirun that were still alive when this one began are gone by now.
   record.remove_dead_predecessors();
-  auto served = or_end_rank([&] { return (*rank)->serve(stop_requested); });
+  auto served = engine::or_end_rank([&] { return (*rank)->serve(stop_requested); });
   if (!served.ok() && served.error().code == Errc::kPeerLost) {
-    end_rank(error(Errc::kPeerLost, "the group failed"));
+    engine::end_rank(error(Errc::kPeerLost, "the group failed"));
   }
   return served;
 }

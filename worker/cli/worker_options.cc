@@ -11,13 +11,13 @@
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/number_range.h"
-#include "common/endpoint/host_port.h"
+#include "common/host_port.h"
 #include "common/logging/printable.h"
 #include "common/quoted.h"
 #include "common/text/utf8.h"
 #include "common/units.h"
-#include "model/model_name.h"
-#include "worker/cli/rank_cli.h"
+#include "engine/runtime/rank_cli.h"
+#include "model/load_model_config.h"
 
 namespace millrace::worker {
 
@@ -162,7 +162,7 @@ void add_group_tls(CLI::App& app, TlsFiles& files) {
 }  // namespace
 
 void add_worker_options(CLI::App& app, WorkerOptions& options) {
-  add_rank_options(app, options.rank);
+  engine::add_rank_options(app, options.rank);
   app.add_option("--coordinator", options.coordinator, "the coordinator's group port")
       ->option_text("HOST:PORT")
       ->check(cli::check_by(HostPort::parse))

@@ -22,7 +22,7 @@ enum class KvTransport {
 };
 
 struct WorkerOptions {
-  RankOptions rank;
+  engine::RankOptions rank;
   GroupOptions group;
   std::string coordinator = "127.0.0.1:8001";
   TlsFiles group_tls;  // without a certificate: not encrypted

@@ -13,9 +13,14 @@
 
 #include "common/clock.h"
 #include "protocol/control_messages.pb.h"
-#include "worker/control/lease_counts.h"
 
 namespace millrace::worker {
+
+// Leases on finished caches.
+struct LeaseCounts {
+  int64_t active = 0;
+  int64_t expired = 0;  // so far, ended without a release
+};
 
 // Thread-safe.
 class ControlBoard {

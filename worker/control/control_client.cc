@@ -17,8 +17,8 @@
 #include <boost/asio/write.hpp>
 #include <thread>
 
-#include "common/endpoint/host_port.h"
 #include "common/errc_wire.h"
+#include "common/host_port.h"
 #include "common/log.h"
 #include "common/net/net_stream.h"
 #include "common/net/tls_source.h"

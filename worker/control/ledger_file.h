@@ -4,7 +4,7 @@
 // page is found, so the file may be wrong, but must be read with care. It is rank 0's, and under
 // the archive's lock, so no other process uses the file.
 //
-// A record (common/files/record_file.h) has the number of entries (4 bytes), the entries, each a
+// A record (common/system/record_file.h) has the number of entries (4 bytes), the entries, each a
 // stored key (8) and a page's key (32), and the origins as a serialised CachedPrefixes. A record
 // that is cut off or damaged is ignored.
 //
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "common/content/page_keys.h"
-#include "common/files/record_file.h"
 #include "common/result.h"
+#include "common/system/record_file.h"
 #include "protocol/control_messages.pb.h"
 
 namespace millrace::worker {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the prefix ledger's file on its own thread (common/files/background_writes.h), so that a
+// Writes the prefix ledger's file on its own thread (common/system/background_writes.h), so that a
 // disk that hangs holds up no prompt.
 //
 // A record is dropped if too many wait; the owner, which has them all, then writes the whole ledger
@@ -11,8 +11,8 @@
 #include <memory>
 #include <optional>
 
-#include "common/files/background_writes.h"
 #include "common/result.h"
+#include "common/system/background_writes.h"
 #include "worker/control/ledger_file.h"
 
 namespace millrace::worker {

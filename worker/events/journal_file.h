@@ -2,7 +2,7 @@
 // The pages that events have reported, with their tokens, on disk next to the pages that the group
 // keeps for its next start, whose own files have no tokens. A record counts only if its page is
 // found, so the journal need not be complete, only right: each page is a record with a checksum
-// (common/files/record_file.h). Rank 0 only, under the lock of the archive, so nobody else has the
+// (common/system/record_file.h). Rank 0 only, under the lock of the archive, so nobody else has the
 // file.
 //
 // A record: a format (1 byte), the key (32), whether it has a parent (1), the parent's key (32),
@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/files/record_file.h"
 #include "common/result.h"
+#include "common/system/record_file.h"
 #include "worker/events/stored_page.h"
 
 namespace millrace::worker {

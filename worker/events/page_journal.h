@@ -16,7 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "common/files/background_writes.h"
+#include "common/system/background_writes.h"
 #include "worker/events/journal_file.h"
 #include "worker/events/kv_event.h"
 

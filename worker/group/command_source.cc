@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/errc_wire.h"
-#include "common/random_id.h"
-#include "worker/ranks/command_channel.h"
+#include "common/secret.h"
+#include "worker/sync/command_channel.h"
 
 namespace millrace::worker {
 
@@ -36,7 +36,7 @@ protocol::GroupCommand CommandSource::next() {
   return command;
 }
 
-protocol::GroupCommand CommandSource::at_boundary(const LayerReport& report) {
+protocol::GroupCommand CommandSource::at_boundary(const engine::LayerReport& report) {
   read(Duration::zero());
   look_for_drain();
   protocol::GroupCommand command;
@@ -117,7 +117,7 @@ void CommandSource::add_lease_changes(protocol::GroupCommand& command) {
   }
 }
 
-Result<void> CommandSource::may_go_on(const LayerReport& report) const {
+Result<void> CommandSource::may_go_on(const engine::LayerReport& report) const {
   if (running_.empty()) return {};
   const auto& [id, deadline] = running_.back().front();
   if (inbox_.running_cancelled()) {

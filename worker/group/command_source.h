@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "engine/engine.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/control_link.h"
 #include "worker/control/request_inbox.h"
-#include "worker/engine/engine.h"
 #include "worker/group/drain.h"
 #include "worker/prompt/group_options.h"
 
@@ -41,7 +41,7 @@ class CommandSource {
   // has changes of leases. It also ends the request, where the coordinator cancelled it or its
   // deadline passed; otherwise it may have another request to run before the next layer, or several
   // to run side by side. No further request is put between the layers of those.
-  protocol::GroupCommand at_boundary(const LayerReport& report);
+  protocol::GroupCommand at_boundary(const engine::LayerReport& report);
   // After the requests given last ran side by side, and before their results are reported: names
   // those that the coordinator no longer wants.
   protocol::GroupCommand after_side_by_side();
@@ -60,7 +60,7 @@ class CommandSource {
   void start_next(protocol::GroupCommand& command,
                   int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   void add_lease_changes(protocol::GroupCommand& command);
-  Result<void> may_go_on(const LayerReport& report) const;
+  Result<void> may_go_on(const engine::LayerReport& report) const;
 
   ControlLink& link_;
   CoordinatorReporter& reporter_;

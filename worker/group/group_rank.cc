@@ -6,15 +6,15 @@
 #include <span>
 #include <utility>
 
+#include "common/kv_scales.h"
 #include "common/log.h"
-#include "common/pages/kv_scales.h"
-#include "common/random_id.h"
+#include "common/secret.h"
 #include "common/units.h"
+#include "engine/ranks/agreement.h"
 #include "protocol/codec.h"
-#include "worker/events/kept_pages.h"
-#include "worker/ranks/agreement.h"
-#include "worker/ranks/command_channel.h"
+#include "worker/events/kept_prefixes.h"
 #include "worker/store/rank_store.h"
+#include "worker/sync/command_channel.h"
 
 namespace millrace::worker {
 
@@ -43,7 +43,7 @@ Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Commun
 }
 
 Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
-  MR_ASSIGN_OR_RETURN(runtime_, RankRuntime::create(std::move(world), options_.rank));
+  MR_ASSIGN_OR_RETURN(runtime_, engine::RankRuntime::create(std::move(world), options_.rank));
   const auto deadline = Deadline::after(options_.rank.startup_timeout);
   MR_RETURN_IF_ERROR(
       runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
@@ -60,7 +60,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
                                               pool_locker_, deadline));
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
                                                 options_.group.layer_timeout));
-  if (Lane* lane = runtime_->lane()) {
+  if (engine::Lane* lane = runtime_->lane()) {
     MR_RETURN_IF_ERROR(
         lane->engine().warm_up(runtime_->side_by_side_tokens(), options_.group.layer_timeout));
     MR_RETURN_IF_ERROR(connect_peers(deadline));
@@ -89,7 +89,8 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
 Result<void> GroupRank::connect_peers(Deadline deadline) {
   const auto& grid = runtime_->grid();
   auto peers = PeerPools::connect(grid.cp(), *store_, runtime_->device(), deadline);
-  auto agreed = all_agree(grid.world(), peers.ok() ? Result<void>() : peers.error(), deadline);
+  auto agreed =
+      engine::all_agree(grid.world(), peers.ok() ? Result<void>() : peers.error(), deadline);
   if (agreed.ok()) {
     peers_ = std::move(*peers);
     return {};
@@ -108,7 +109,8 @@ Result<void> GroupRank::start_server(Deadline deadline) {
   const int port = options_.kv_port == 0 ? 0 : options_.kv_port + world.rank();
   auto server = KvServer::start(surroundings_.transport, *store_, options_.group.epoch,
                                 options_.kv_host, port);
-  MR_RETURN_IF_ERROR(all_agree(world, server.ok() ? Result<void>() : server.error(), deadline));
+  MR_RETURN_IF_ERROR(
+      engine::all_agree(world, server.ok() ? Result<void>() : server.error(), deadline));
   server_ = std::move(*server);
   return {};
 }
@@ -124,12 +126,12 @@ Result<void> GroupRank::start_events(Deadline deadline) {
       own = opened.error();
     }
   }
-  MR_RETURN_IF_ERROR(all_agree(runtime_->grid().world(), own, deadline));
+  MR_RETURN_IF_ERROR(engine::all_agree(runtime_->grid().world(), own, deadline));
   const int num_tp_ranks = runtime_->grid().shape().tp;
   events_.emplace(num_tp_ranks, publisher_.get());
   if (options_.group.journal_path.empty()) return {};
   const bool reads = events_->publishes() && store_->keeps_prefixes();
-  return publish_kept_pages(
+  return publish_kept_prefixes(
       runtime_->grid().world(), num_tp_ranks,
       [this](std::span<const PageContentKey> pages) { return store_->find_cached(pages); },
       reads ? options_.group.journal_path : "", *events_, deadline);

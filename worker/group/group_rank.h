@@ -10,6 +10,7 @@
 #include <string>
 
 #include "comm/api/transport.h"
+#include "engine/runtime/rank_runtime.h"
 #include "kvstore/kv_store.h"
 #include "protocol/control_messages.pb.h"
 #include "worker/control/control_board.h"
@@ -18,16 +19,15 @@
 #include "worker/group/group_service.h"
 #include "worker/peers/peer_pools.h"
 #include "worker/prompt/group_options.h"
-#include "worker/runtime/rank_runtime.h"
 #include "worker/store/kv_server.h"
 #include "worker/store/store_pools.h"
 #include "worker/store/store_tender.h"
-#include "worker/watch/group_watch.h"
+#include "worker/sync/rank_watch.h"
 
 namespace millrace::worker {
 
 struct GroupRankOptions {
-  RankOptions rank;
+  engine::RankOptions rank;
   GroupOptions group;
   std::string group_name = "group-0";  // in metrics
   PoolOptions pools;                   // as for make_rank_store(), without the group's name
@@ -47,7 +47,7 @@ using OpenEvents = std::function<Result<std::unique_ptr<EventPublisher>>()>;
 struct RankSurroundings {
   comm::Transport& transport;  // that pages leave by
   ConnectToCoordinator connect;
-  GroupWatch* watch = nullptr;  // null: no watch
+  RankWatch* watch = nullptr;  // null: no watch
   const Clock& clock = Clock::steady();
   OpenEvents open_events = nullptr;  // null, on all ranks: no events are made
 };
@@ -78,7 +78,7 @@ class GroupRank {
 
   GroupRankOptions options_;
   const RankSurroundings surroundings_;
-  std::unique_ptr<RankRuntime> runtime_;
+  std::unique_ptr<engine::RankRuntime> runtime_;
   std::unique_ptr<PeerPools> peers_;  // null, on all ranks: lanes read only their own pages
   std::unique_ptr<kvstore::KvStore> store_;
   std::shared_ptr<PoolLocker> pool_locker_;  // null on a device whose memory is the host's

@@ -6,9 +6,9 @@
 
 #include "common/errc_wire.h"
 #include "common/log.h"
+#include "engine/ranks/agreement.h"
 #include "worker/prompt/prompt_run.h"
-#include "worker/ranks/agreement.h"
-#include "worker/ranks/command_channel.h"
+#include "worker/sync/command_channel.h"
 
 namespace millrace::worker {
 
@@ -34,7 +34,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
       reporter_(r_.link, r_.board),
       leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr, sync_, reporter_,
               options) {
-  Lane* lane = r_.runtime.lane();
+  engine::Lane* lane = r_.runtime.lane();
   if (lane == nullptr) return;
   lane_runs_.emplace(LaneResources{.runtime = r_.runtime,
                                    .lane = *lane,
@@ -49,8 +49,8 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
 }
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
-  MR_RETURN_IF_ERROR(
-      all_agree(sync_.world(), make_page_movers(), Deadline::after(sync_.timeouts().command)));
+  MR_RETURN_IF_ERROR(engine::all_agree(sync_.world(), make_page_movers(),
+                                       Deadline::after(sync_.timeouts().command)));
   set_busy(false);
   if (r_.link == nullptr) return serve(nullptr);
   tell_of_kept_prefixes();
@@ -143,9 +143,10 @@ Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& comman
                          commands != nullptr ? find_cancelled : LaneRuns::FindCancelled(),
                          [this, commands](const protocol::RunPrompt& prompt) {
                            if (commands != nullptr) commands->run_alone(prompt.request_id());
-                           return run_prompt(prompt, [this, commands](const LayerReport& report) {
-                             return meet_after_layer(report, commands);
-                           });
+                           return run_prompt(prompt,
+                                             [this, commands](const engine::LayerReport& report) {
+                                               return meet_after_layer(report, commands);
+                                             });
                          });
 }
 
@@ -183,7 +184,8 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
 
 // Rank 0 learns what ends a request, and tells all ranks with the command: the ranks need not agree
 // on it.
-Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSource* commands) {
+Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
+                                            CommandSource* commands) {
   MR_ASSIGN_OR_RETURN(const auto command,
                       broadcast_command(sync_.world(),
                                         commands != nullptr ? commands->at_boundary(report)
@@ -197,7 +199,7 @@ Result<void> GroupService::meet_after_layer(const LayerReport& report, CommandSo
   return Error(errc_from_wire(command.end_running().code()), command.end_running().message());
 }
 
-Result<void> GroupService::expect_next_layer(const LayerReport& report) {
+Result<void> GroupService::expect_next_layer(const engine::LayerReport& report) {
   sync_.expect(report.layer + 1 < report.num_layers
                    ? fmt::format("layer {} of {}", report.layer + 2, report.num_layers)
                    : "the logits",

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "engine/runtime/rank_runtime.h"
 #include "kvstore/kv_store.h"
 #include "worker/control/control_board.h"
 #include "worker/control/control_link.h"
@@ -21,25 +22,24 @@
 #include "worker/prompt/coordinator_reporter.h"
 #include "worker/prompt/group_options.h"
 #include "worker/prompt/prompt_run.h"
-#include "worker/runtime/rank_runtime.h"
-#include "worker/runtime/rank_sync.h"
 #include "worker/staging/page_reader.h"
 #include "worker/staging/page_writer.h"
 #include "worker/store/kv_server.h"
 #include "worker/store/pool_locker.h"
 #include "worker/store/row_pace.h"
-#include "worker/watch/group_watch.h"
+#include "worker/sync/rank_sync.h"
+#include "worker/sync/rank_watch.h"
 
 namespace millrace::worker {
 
 // What a service works with, on one rank; all outlive it.
 struct GroupResources {
-  RankRuntime& runtime;
+  engine::RankRuntime& runtime;
   kvstore::KvStore& store;
   const KvServer& server;
   ControlLink* link = nullptr;        // rank 0's
   ControlBoard& board;                // written on rank 0
-  GroupWatch* watch = nullptr;        // null: no watch
+  RankWatch* watch = nullptr;         // null: no watch
   PoolLocker* pool_locker = nullptr;  // null on a device whose memory is the host's
   PeerPools* peers = nullptr;         // null, on all ranks: a lane reads only its own pages
   CacheEvents* events = nullptr;      // null, on all ranks: no events are made
@@ -67,8 +67,8 @@ class GroupService {
   Result<void> run(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptRun::Boundary at_boundary);
   Result<void> run_side_by_side(const protocol::GroupCommand& command, CommandSource* commands);
-  Result<void> meet_after_layer(const LayerReport& report, CommandSource* commands);
-  Result<void> expect_next_layer(const LayerReport& report);
+  Result<void> meet_after_layer(const engine::LayerReport& report, CommandSource* commands);
+  Result<void> expect_next_layer(const engine::LayerReport& report);
   Result<void> post_metrics();
   Result<void> gather_gone_pages(const std::vector<RankStats>& ranks,
                                  const std::vector<BlockHash>& own);

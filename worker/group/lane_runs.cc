@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
+#include "engine/ranks/rank_values.h"
 #include "worker/peers/peer_pins.h"
-#include "worker/ranks/rank_values.h"
 
 namespace millrace::worker {
 
@@ -24,7 +24,7 @@ Result<std::vector<protocol::LaneReport>> gather_reports(comm::Communicator& wor
                                                          Deadline deadline) {
   const std::string bytes = own.SerializeAsString();
   MR_ASSIGN_OR_RETURN(const auto counts,
-                      gather_values(world, int64_t{std::ssize(bytes)}, deadline));
+                      engine::gather_values(world, int64_t{std::ssize(bytes)}, deadline));
   int64_t total = 0;
   for (const int64_t count : counts) total += count;
   std::string all(static_cast<size_t>(total), '\0');
@@ -154,7 +154,7 @@ std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, bool speaks,
           .events = r_.events,
           .tell_cached = publishes ? tell_cached : decltype(PromptResources::tell_cached)(),
           .options = r_.options},
-      prompt.message, [this](const LayerReport& report) -> Result<void> {
+      prompt.message, [this](const engine::LayerReport& report) -> Result<void> {
         sync_.expect(fmt::format("what follows layer {} of {} of a prompt beside others",
                                  report.layer + 1, report.num_layers),
                      r_.options.layer_timeout);

@@ -12,26 +12,26 @@
 #include <span>
 #include <vector>
 
+#include "engine/runtime/lane.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/lane_messages.h"
 #include "worker/control/prefix_ledger.h"
 #include "worker/peers/page_places.h"
 #include "worker/peers/peer_pools.h"
 #include "worker/prompt/prompt_run.h"
-#include "worker/runtime/lane.h"
-#include "worker/watch/group_watch.h"
+#include "worker/sync/rank_watch.h"
 
 namespace millrace::worker {
 
 // What all prompts of a lane work with, on one rank; all outlive the runs.
 struct LaneResources {
-  RankRuntime& runtime;
-  Lane& lane;
+  engine::RankRuntime& runtime;
+  engine::Lane& lane;
   kvstore::KvStore& store;
   const KvServer& server;
   RankSync& group;                // of all ranks
   CoordinatorReporter& reporter;  // the group's; only rank 0's reaches the coordinator
-  GroupWatch* watch = nullptr;
+  RankWatch* watch = nullptr;
   // Null, on all ranks: a lane reads only the pages of its own ranks.
   PeerPools* peers = nullptr;
   CacheEvents* events = nullptr;  // null: no events are made

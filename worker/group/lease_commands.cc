@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/group/lease_commands.h"
 
-#include "worker/ranks/agreement.h"
+#include "engine/ranks/agreement.h"
 
 namespace millrace::worker {
 
@@ -11,7 +11,7 @@ Result<void> LeaseCommands::apply(const protocol::LeaseChange& change) {
   const Duration lease =
       change.has_renew() ? granted_lease(options_, change.renew().lease_ms()) : Duration::zero();
   const auto own = apply_here(change, lease);
-  const auto agreed = all_agree(sync_.world(), own, Deadline::after(timeout));
+  const auto agreed = engine::all_agree(sync_.world(), own, Deadline::after(timeout));
   if (!agreed.ok()) {
     // Leases end a moment apart on the ranks. Some ranks grant a renewal in that moment, and their
     // pages would stay for a lease that nobody has; so they release it here. If it has already

@@ -7,7 +7,7 @@
 #include "protocol/group_messages.pb.h"
 #include "worker/prompt/coordinator_reporter.h"
 #include "worker/prompt/group_options.h"
-#include "worker/runtime/rank_sync.h"
+#include "worker/sync/rank_sync.h"
 
 namespace millrace::worker {
 

@@ -41,8 +41,9 @@ class MixedPages final : public kvstore::PinnedPages {
 
 }  // namespace
 
-PeerPins::PeerPins(kvstore::KvStore& store, std::string request_id, const PromptPrefix& prefix,
-                   int rank, const PeerPools* peers, std::vector<std::span<const PagePlace>> places)
+PeerPins::PeerPins(kvstore::KvStore& store, std::string request_id,
+                   const engine::PromptPrefix& prefix, int rank, const PeerPools* peers,
+                   std::vector<std::span<const PagePlace>> places)
     : own_(store, std::move(request_id)),
       geometry_(store.geometry()),
       prefix_(prefix),

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/exchange/prefix.h"
 #include "kvstore/kv_store.h"
-#include "worker/exchange/prefix.h"
 #include "worker/peers/page_places.h"
 #include "worker/peers/peer_pools.h"
 #include "worker/staging/prefix_pins.h"
@@ -23,8 +23,8 @@ class PeerPins final : public PrefixPins {
   // that store the same heads. `places`: for each rank of the row, the places of its pages of
   // `prefix` (add_places); none are needed for this rank. `peers`: null where `rank` holds all
   // pages.
-  PeerPins(kvstore::KvStore& store, std::string request_id, const PromptPrefix& prefix, int rank,
-           const PeerPools* peers, std::vector<std::span<const PagePlace>> places);
+  PeerPins(kvstore::KvStore& store, std::string request_id, const engine::PromptPrefix& prefix,
+           int rank, const PeerPools* peers, std::vector<std::span<const PagePlace>> places);
 
   // Whether all pages can be reached. Other ranks' pages that are in no shared pool cannot.
   bool reach_all() const;
@@ -40,7 +40,7 @@ class PeerPins final : public PrefixPins {
 
   StorePins own_;
   const kvstore::KvGeometry& geometry_;
-  const PromptPrefix& prefix_;
+  const engine::PromptPrefix& prefix_;
   const int rank_;
   const PeerPools* const peers_;
   const std::vector<std::span<const PagePlace>> places_;

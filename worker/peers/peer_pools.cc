@@ -9,7 +9,7 @@
 #include "comm/memfd/memfd_connection.h"
 #include "comm/memfd/memfd_server.h"
 #include "common/check.h"
-#include "worker/ranks/rank_values.h"
+#include "engine/ranks/rank_values.h"
 
 namespace millrace::worker {
 
@@ -63,7 +63,7 @@ Result<std::unique_ptr<PeerPools>> PeerPools::connect(comm::Communicator& cp,
   std::unique_ptr<PeerPools> peers(new PeerPools());
   const auto server = show(store);
   const SocketName own = server.ok() ? name_of(**server) : SocketName();
-  MR_ASSIGN_OR_RETURN(const auto names, gather_values(cp, own, deadline));
+  MR_ASSIGN_OR_RETURN(const auto names, engine::gather_values(cp, own, deadline));
   Result<void> mapped = server.ok() ? Result<void>() : server.error();
   for (int rank = 0; rank < cp.size(); ++rank) {
     auto& pools = peers->pools_.emplace_back();

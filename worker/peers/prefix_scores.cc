@@ -3,11 +3,11 @@
 
 namespace millrace::worker {
 
-Result<void> PrefixScoreSink::stage_layer(int32_t layer, const LocalKv& local) {
+Result<void> PrefixScoreSink::stage_layer(int32_t layer, const engine::LocalKv& local) {
   return inner_ == nullptr ? Result<void>() : inner_->stage_layer(layer, local);
 }
 
-Result<void> PrefixScoreSink::write_layer(const LayerKv& kv) {
+Result<void> PrefixScoreSink::write_layer(const engine::LayerKv& kv) {
   for (int32_t head = 0; head < kv.local.num_kv_heads; ++head) {
     const auto of_head = kv.page_scores.subspan(static_cast<size_t>(head * kv.num_pages),
                                                 static_cast<size_t>(prefix_pages_));
@@ -21,7 +21,7 @@ Result<void> PrefixScoreSink::finish() {
 }
 
 Result<void> set_prefix_scores(kvstore::KvStore& store, const std::string& request_id,
-                               const PromptPrefix& prefix, int rank,
+                               const engine::PromptPrefix& prefix, int rank,
                                std::span<const float> scores) {
   const auto& geometry = store.geometry();
   const int64_t num_rows = int64_t{geometry.num_layers} * geometry.num_kv_heads;

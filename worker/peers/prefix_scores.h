@@ -8,22 +8,22 @@
 #include <string>
 #include <vector>
 
+#include "engine/exchange/prefix.h"
+#include "engine/kv_sink.h"
 #include "kvstore/kv_store.h"
-#include "worker/engine/kv_sink.h"
-#include "worker/exchange/prefix.h"
 
 namespace millrace::worker {
 
 // Keeps the prefix's scores of the layers that it passes on to `inner`.
-class PrefixScoreSink final : public KvSink {
+class PrefixScoreSink final : public engine::KvSink {
  public:
   // `inner` outlives it. Null: the layers go nowhere.
-  PrefixScoreSink(int64_t prefix_pages, KvSink* inner)
+  PrefixScoreSink(int64_t prefix_pages, engine::KvSink* inner)
       : prefix_pages_(prefix_pages), inner_(inner) {}
 
   bool stages_layers() const override { return inner_ == nullptr || inner_->stages_layers(); }
-  Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
-  Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> stage_layer(int32_t layer, const engine::LocalKv& local) override;
+  Result<void> write_layer(const engine::LayerKv& kv) override;
   Result<void> finish() override;
 
   // [layers so far, kv heads of this rank, pages of the prefix]
@@ -31,7 +31,7 @@ class PrefixScoreSink final : public KvSink {
 
  private:
   const int64_t prefix_pages_;
-  KvSink* const inner_;
+  engine::KvSink* const inner_;
   std::vector<float> scores_;
 };
 
@@ -39,6 +39,7 @@ class PrefixScoreSink final : public KvSink {
 // that `rank` holds. `scores`: as of PrefixScoreSink::scores(), of all layers. kInternal: the
 // number of scores is wrong.
 Result<void> set_prefix_scores(kvstore::KvStore& store, const std::string& request_id,
-                               const PromptPrefix& prefix, int rank, std::span<const float> scores);
+                               const engine::PromptPrefix& prefix, int rank,
+                               std::span<const float> scores);
 
 }  // namespace millrace::worker

@@ -8,9 +8,9 @@ namespace millrace::worker {
 
 namespace {
 
-void set_head_recalls(protocol::HeadRecalls& message, const HeadRecalls& recalls) {
+void set_head_recalls(protocol::HeadRecalls& message, const engine::HeadRecalls& recalls) {
   message.set_num_heads(static_cast<uint32_t>(recalls.num_heads()));
-  for (const HeadRecall& head : recalls.all()) {
+  for (const engine::HeadRecall& head : recalls.all()) {
     message.add_mean(static_cast<float>(head.mean()));
     message.add_least(head.least);
   }
@@ -25,10 +25,9 @@ void set_dropped(protocol::DroppedPages& message, const BudgetChoice& budget, in
 
 }  // namespace
 
-protocol::PrefillDone done_message(const FinishedPrompt& finished,
-                                   const protocol::RunPrompt& prompt, protocol::Manifest manifest,
-                                   int64_t page_bytes,
-                                   std::span<const double, kStageNames.size()> stage_seconds) {
+protocol::PrefillDone done_message(
+    const FinishedPrompt& finished, const protocol::RunPrompt& prompt, protocol::Manifest manifest,
+    int64_t page_bytes, std::span<const double, engine::kStageNames.size()> stage_seconds) {
   protocol::PrefillDone done;
   done.set_owner(prompt.owner());
   done.set_request_id(manifest.request_id());
@@ -37,15 +36,15 @@ protocol::PrefillDone done_message(const FinishedPrompt& finished,
     set_dropped(*done.mutable_dropped(), *finished.budget, page_bytes);
   }
   *done.mutable_manifest() = std::move(manifest);
-  for (size_t i = 0; i < kPhaseNames.size(); ++i) {
+  for (size_t i = 0; i < engine::kPhaseNames.size(); ++i) {
     if (finished.prefill.phases.seconds()[i] == 0) continue;  // not a phase of this request
     auto& phase = *done.add_phases();
-    phase.set_phase(std::string(kPhaseNames[i]));
+    phase.set_phase(std::string(engine::kPhaseNames[i]));
     phase.set_seconds(finished.prefill.phases.seconds()[i]);
   }
-  for (size_t i = 0; i < kStageNames.size(); ++i) {
+  for (size_t i = 0; i < engine::kStageNames.size(); ++i) {
     auto& stage = *done.add_stages();
-    stage.set_stage(std::string(kStageNames[i]));
+    stage.set_stage(std::string(engine::kStageNames[i]));
     stage.set_seconds(stage_seconds[i]);
   }
   done.mutable_stored()->set_bytes(static_cast<uint64_t>(finished.stored.total));

@@ -8,19 +8,19 @@
 #include <optional>
 #include <span>
 
-#include "common/pages/kept_pages.h"
+#include "common/kept_pages.h"
+#include "engine/engine.h"
+#include "engine/stage_clock.h"
 #include "kvstore/kv_store.h"
 #include "protocol/control_messages.pb.h"
 #include "protocol/group_messages.pb.h"
-#include "worker/budget/budget_sink.h"
-#include "worker/engine/engine.h"
+#include "worker/sinks/budget_sink.h"
 #include "worker/staging/store_sink.h"
-#include "worker/timing/stage_clock.h"
 
 namespace millrace::worker {
 
 struct FinishedPrompt {
-  PrefillResult prefill;
+  engine::PrefillResult prefill;
   int64_t cached_tokens = 0;      // of the prompt, not computed
   int64_t uneconomic_tokens = 0;  // cached too, but computed since that was faster
   kvstore::Placement placement;
@@ -34,9 +34,8 @@ struct FinishedPrompt {
 };
 
 // `page_bytes`: the size of a page of one layer and kv head.
-protocol::PrefillDone done_message(const FinishedPrompt& finished,
-                                   const protocol::RunPrompt& prompt, protocol::Manifest manifest,
-                                   int64_t page_bytes,
-                                   std::span<const double, kStageNames.size()> stage_seconds);
+protocol::PrefillDone done_message(
+    const FinishedPrompt& finished, const protocol::RunPrompt& prompt, protocol::Manifest manifest,
+    int64_t page_bytes, std::span<const double, engine::kStageNames.size()> stage_seconds);
 
 }  // namespace millrace::worker

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "worker/ranks/rank_values.h"
+#include "engine/ranks/rank_values.h"
 
 namespace millrace::worker {
 
@@ -175,7 +175,7 @@ void add_collectives(Samples& samples, const std::vector<RankStats>& ranks, cons
 
 Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const RankStats& own,
                                             Deadline deadline) {
-  return gather_values(world, own, deadline);
+  return engine::gather_values(world, own, deadline);
 }
 
 std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,

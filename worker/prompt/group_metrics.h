@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "comm/api/transport.h"
+#include "engine/ranks/rank_grid.h"
 #include "kvstore/kv_store.h"
 #include "protocol/control_messages.pb.h"
-#include "worker/control/lease_counts.h"
-#include "worker/ranks/rank_grid.h"
+#include "worker/control/control_board.h"
 
 namespace millrace::worker {
 

@@ -9,12 +9,12 @@
 
 #include "common/content/page_keys.h"
 #include "common/result.h"
+#include "engine/ranks/rank_grid.h"
+#include "engine/runtime/prompt.h"
+#include "engine/runtime/rank_runtime.h"
 #include "plan/head_plan.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/prompt/group_options.h"
-#include "worker/ranks/rank_grid.h"
-#include "worker/runtime/prompt.h"
-#include "worker/runtime/rank_runtime.h"
 
 namespace millrace::worker {
 
@@ -27,7 +27,7 @@ bool writes_cache(const protocol::RunPrompt& prompt);
 
 struct PromptInput {
   std::vector<int32_t> token_ids;
-  model::HeadPlan plan;
+  plan::HeadPlan plan;
   std::string plan_identity;
   bool impure = false;  // the plan is not prefix-pure
   // The keys of its first pages, which similar prompts may share; empty where it shares none.
@@ -36,8 +36,8 @@ struct PromptInput {
 };
 
 // The result is the same on all ranks, except that a rank may fail alone. `grid`: the group's.
-Result<PromptInput> read_prompt(const protocol::RunPrompt& prompt, const PromptLimits& limits,
-                                RankRuntime& runtime, const RankGrid& grid,
-                                const GroupOptions& options);
+Result<PromptInput> read_prompt(const protocol::RunPrompt& prompt,
+                                const engine::PromptLimits& limits, engine::RankRuntime& runtime,
+                                const engine::RankGrid& grid, const GroupOptions& options);
 
 }  // namespace millrace::worker

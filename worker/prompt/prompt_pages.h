@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/pages/kept_pages.h"
+#include "common/kept_pages.h"
 #include "worker/staging/page_reader.h"
 #include "worker/staging/page_writer.h"
 #include "worker/staging/store_prefix.h"

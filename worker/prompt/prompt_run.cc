@@ -8,12 +8,12 @@
 #include "common/content/prefix_keys.h"
 #include "common/errc_wire.h"
 #include "common/log.h"
+#include "engine/ranks/agreement.h"
+#include "engine/ranks/rank_values.h"
 #include "kernels/index/tiling.h"
 #include "plan/column_cost.h"
-#include "worker/ranks/agreement.h"
-#include "worker/ranks/rank_values.h"
-#include "worker/runtime/between_layers.h"
-#include "worker/store/manifest.h"
+#include "worker/prompt/between_layers.h"
+#include "worker/store/make_manifest.h"
 
 namespace millrace::worker {
 
@@ -54,10 +54,11 @@ bool PromptRun::is_first_of_computing() const {
   return computes() && r_.engine_sync.is_root();
 }
 
-Partition PromptRun::partition() const {
+engine::Partition PromptRun::partition() const {
   const int64_t cached_tokens = cached_.prefix.num_tokens();
   if (!r_.lane) return r_.engine.partition(num_tokens_, cached_tokens);
-  return Partition::on_one_rank(num_tokens_, r_.grid.shape().cp, r_.lane->number, cached_tokens);
+  return engine::Partition::on_one_rank(num_tokens_, r_.grid.shape().cp, r_.lane->number,
+                                        cached_tokens);
 }
 
 Result<void> PromptRun::run() {
@@ -94,7 +95,7 @@ Result<void> PromptRun::check_and_make_room() {
 }
 
 Result<void> PromptRun::compute_again_if_damaged() {
-  const auto source = [this]() -> PrefixSource* {
+  const auto source = [this]() -> engine::PrefixSource* {
     return cached_.prefix.num_pages() > 0 ? &pages_->prefix() : nullptr;
   };
   auto computed = prefill(source(), cached_.prefix);
@@ -136,7 +137,7 @@ Result<void> PromptRun::compute_in_lane(Result<PrefixPins*> pins) {
 }
 
 // Called on the ranks that have computed the prompt.
-Result<void> PromptRun::conclude(Result<PrefillResult> prefill) {
+Result<void> PromptRun::conclude(Result<engine::PrefillResult> prefill) {
   if (!prefill.ok()) return not_the_clients(prefill.error());
   finished_.prefill = *std::move(prefill);
   finished_.cached_tokens = cached_.prefix.num_tokens();
@@ -221,8 +222,9 @@ bool PromptRun::may_start_again(const Error& failure) const {
   return failure.code == Errc::kCorrupt && cached_.prefix.num_pages() > 0 && !streams(prompt_);
 }
 
-Result<PrefillResult> PromptRun::prefill(PrefixSource* prefix, PromptPrefix described) {
-  KvSink* sink = pages_ ? &pages_->sink() : nullptr;
+Result<engine::PrefillResult> PromptRun::prefill(engine::PrefixSource* prefix,
+                                                 engine::PromptPrefix described) {
+  engine::KvSink* sink = pages_ ? &pages_->sink() : nullptr;
   prefix_scores_.reset();
   if (r_.lane && prefix != nullptr) {
     sink = &prefix_scores_.emplace(cached_.prefix.num_pages(), sink);
@@ -238,7 +240,7 @@ Result<PrefillResult> PromptRun::prefill(PrefixSource* prefix, PromptPrefix desc
        .sink = sink,
        .prefix = std::move(described),
        .prefix_source = prefix,
-       .at_boundary = [this](const LayerReport& report) { return after_layer(report); },
+       .at_boundary = [this](const engine::LayerReport& report) { return after_layer(report); },
        .stages = &stages_},
       r_.options.layer_timeout);
 }
@@ -248,7 +250,7 @@ void PromptRun::remember() {
   if (!pages_ || !writes_cache(prompt_) || input_->page_keys.empty()) return;
   const auto remembered = pages_->remember(
       input_->page_keys,
-      model::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density));
+      plan::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density));
   if (r_.events != nullptr) tell_of_pages(remembered.ok());
   if (!remembered.ok()) {
     spdlog::debug("{}", remembered.error().to_string());
@@ -338,7 +340,7 @@ Result<void> PromptRun::check_place() const {
 
 // Phases are measured on the device: they do not include prompts that ran between two layers of
 // this one, and they are the same on all ranks.
-void PromptRun::learn_pace(const PrefillResult& prefill) {
+void PromptRun::learn_pace(const engine::PrefillResult& prefill) {
   double computing_s = 0;
   for (const double phase_s : prefill.phases.seconds()) computing_s += phase_s;
   r_.pace.observe(input_->plan_identity, cached_.prefix.num_tokens(), num_tokens_, computing_s);
@@ -355,7 +357,7 @@ Result<void> PromptRun::make_room() {
   return r_.sync.all_agree(own);
 }
 
-Result<void> PromptRun::after_layer(const LayerReport& report) {
+Result<void> PromptRun::after_layer(const engine::LayerReport& report) {
   progress_.computed(report.density);
   MR_ASSIGN_OR_RETURN(const int32_t end_layer, num_reportable());
   progress_.report_until(end_layer);
@@ -370,9 +372,9 @@ Result<int32_t> PromptRun::num_reportable() {
   const int32_t num_computed = progress_.num_computed();
   if (!streams(prompt_)) return num_computed;
   const int32_t own = pages_ ? pages_->sink().num_complete() : num_computed;
-  MR_ASSIGN_OR_RETURN(
-      const auto complete,
-      gather_values(r_.engine_sync.world(), own, Deadline::after(r_.options.layer_timeout)));
+  MR_ASSIGN_OR_RETURN(const auto complete,
+                      engine::gather_values(r_.engine_sync.world(), own,
+                                            Deadline::after(r_.options.layer_timeout)));
   return *std::min_element(complete.begin(), complete.end());
 }
 
@@ -397,7 +399,7 @@ Result<void> PromptRun::seal() {
   }
   MR_ASSIGN_OR_RETURN(
       const auto stored,
-      all_agree_on_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
+      engine::all_agree_on_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
   finished_.stored = sum_of(stored);
   return {};
 }

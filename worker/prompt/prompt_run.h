@@ -13,10 +13,11 @@
 #include <vector>
 
 #include "common/content/page_keys.h"
-#include "common/pages/kept_pages.h"
+#include "common/kept_pages.h"
+#include "engine/runtime/rank_runtime.h"
+#include "engine/stage_clock.h"
 #include "kvstore/kv_store.h"
 #include "plan/head_plan.h"
-#include "worker/budget/budget_sink.h"
 #include "worker/control/prefix_ledger.h"
 #include "worker/events/cache_events.h"
 #include "worker/peers/prefix_scores.h"
@@ -26,14 +27,13 @@
 #include "worker/prompt/layer_progress.h"
 #include "worker/prompt/prompt_input.h"
 #include "worker/prompt/prompt_pages.h"
-#include "worker/runtime/rank_runtime.h"
-#include "worker/runtime/rank_sync.h"
+#include "worker/sinks/budget_sink.h"
 #include "worker/staging/page_reader.h"
 #include "worker/staging/page_writer.h"
 #include "worker/store/cached_prefix.h"
 #include "worker/store/kv_server.h"
 #include "worker/store/row_pace.h"
-#include "worker/timing/stage_clock.h"
+#include "worker/sync/rank_sync.h"
 
 namespace millrace::worker {
 
@@ -46,13 +46,13 @@ struct PromptLane {
 
 // What a prompt runs on, on one rank; all outlive the run.
 struct PromptResources {
-  RankRuntime& runtime;
-  const RankGrid& grid;  // the group's
+  engine::RankRuntime& runtime;
+  const engine::RankGrid& grid;  // the group's
   // `engine` and `engine_sync` are the group's, or those of this rank's lane.
-  Engine& engine;
+  engine::Engine& engine;
   RankSync& engine_sync;
   std::optional<PromptLane> lane;  // none: all ranks compute it
-  const PromptLimits& limits;
+  const engine::PromptLimits& limits;
   kvstore::KvStore& store;
   PageWriter& writer;
   PageReader& reader;
@@ -87,7 +87,7 @@ class PromptRun {
  public:
   // Called after each layer, when the ranks meet. An error ends the prompt, and is the same on all
   // ranks.
-  using Boundary = std::function<Result<void>(const LayerReport&)>;
+  using Boundary = std::function<Result<void>(const engine::LayerReport&)>;
 
   // `prompt` outlives the run.
   PromptRun(const PromptResources& resources, const protocol::RunPrompt& prompt,
@@ -133,21 +133,22 @@ class PromptRun {
   bool computes() const;
   bool is_first_of_computing() const;
   // How the tokens that are not cached are dealt to all ranks.
-  Partition partition() const;
+  engine::Partition partition() const;
   Result<void> check_and_make_room();
   Result<void> compute_again_if_damaged();
-  Result<PrefillResult> prefill(PrefixSource* prefix, PromptPrefix described);
+  Result<engine::PrefillResult> prefill(engine::PrefixSource* prefix,
+                                        engine::PromptPrefix described);
   Result<void> compute_in_lane(Result<PrefixPins*> pins);
-  Result<void> conclude(Result<PrefillResult> prefill);
+  Result<void> conclude(Result<engine::PrefillResult> prefill);
   bool may_start_again(const Error& failure) const;
   // Finds the cached prefix, and makes room for the rest.
   Result<void> find_prefix_and_room(kvstore::CacheCheck check);
   // Checks that the prompt may run, with the prefix that was found, between two layers of another
   // prompt, if it is to.
   Result<void> check_place() const;
-  void learn_pace(const PrefillResult& prefill);
+  void learn_pace(const engine::PrefillResult& prefill);
   Result<void> make_room();
-  Result<void> after_layer(const LayerReport& report);
+  Result<void> after_layer(const engine::LayerReport& report);
   Result<int32_t> num_reportable();
   Result<protocol::Manifest> finish();
   Result<void> seal();
@@ -163,7 +164,7 @@ class PromptRun {
   const Boundary at_boundary_;
   const int64_t num_tokens_;
   const Stopwatch stopwatch_;
-  StageClock stages_;
+  engine::StageClock stages_;
   std::optional<Result<PromptInput>> read_;  // between read() and open()
   std::optional<PromptInput> input_;         // none before read_prompt() has succeeded
   CachedPrefix cached_;
@@ -174,7 +175,7 @@ class PromptRun {
   Result<void> heard_;  // on ranks outside the lane: whether hear() could set the scores
   bool needs_all_ranks_ = false;
   FinishedPrompt finished_;  // filled in as far as this rank knows
-  std::array<double, kStageNames.size()> stage_seconds_ = {};
+  std::array<double, engine::kStageNames.size()> stage_seconds_ = {};
   LayerProgress progress_;
   std::optional<double> attention_imbalance_;
   PromptCounts counts_;

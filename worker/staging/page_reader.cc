@@ -58,7 +58,7 @@ Result<void> PageReader::wait(Deadline deadline) {
                layer_.pins->request_id(), layer_.layer, done.error().message);
 }
 
-KvPlace PageReader::destination(const PageChunk& chunk) const {
+engine::KvPlace PageReader::destination(const PageChunk& chunk) const {
   const int64_t half_bytes = geometry().page_bytes() / 2;
   const int64_t row_bytes = half_bytes / geometry().page_tokens;
   const int64_t offset = chunk.head * layer_.to.stride * row_bytes + chunk.first * half_bytes;
@@ -90,8 +90,8 @@ Result<void> PageReader::bring_pages(const PageChunk& chunk, Workspace& workspac
   auto& lane = *workspace.lane;
   const auto to = destination(chunk);
   const int64_t bytes = chunk.count * geometry().page_bytes() / 2;
-  const KvPlace staged{.k = workspace.pages.as<std::byte>(),
-                       .v = workspace.pages.as<std::byte>() + bytes};
+  const engine::KvPlace staged{.k = workspace.pages.as<std::byte>(),
+                               .v = workspace.pages.as<std::byte>() + bytes};
   bool gathered = false;
   MR_RETURN_IF_ERROR(with_pages(chunk, lane, [&](Pages pages, bool in_reach) {
     for (const auto& page : pages) ++num_pages[page.tier];
@@ -145,7 +145,8 @@ Result<void> PageReader::gather(const PageChunk& chunk, Pages pages, kernels::Co
   return damaged(chunk, pages, static_cast<size_t>(*page));
 }
 
-Result<void> PageReader::copy(const PageChunk& chunk, Pages pages, const KvPlace& to) const {
+Result<void> PageReader::copy(const PageChunk& chunk, Pages pages,
+                              const engine::KvPlace& to) const {
   const auto half_bytes = static_cast<size_t>(geometry().page_bytes() / 2);
   for (size_t i = 0; i < pages.size(); ++i) {
     const std::byte* const bytes = pages[i].bytes.data();

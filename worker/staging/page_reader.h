@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/exchange/prefix.h"
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
-#include "worker/exchange/prefix.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_chunks.h"
 #include "worker/staging/prefix_pins.h"
@@ -33,7 +33,7 @@ struct CachedLayer {
   PrefixPins* pins = nullptr;
   std::span<const int64_t> pages;  // of the prompt, ascending
   int32_t layer = 0;
-  KvPlace to;
+  engine::KvPlace to;
 };
 
 class PageReader {
@@ -85,13 +85,13 @@ class PageReader {
   template <typename Use>
   Result<void> pin_and_use(const PageChunk& chunk, const kernels::CopyLane& lane, const Use& use);
   // Where a chunk's pages go.
-  KvPlace destination(const PageChunk& chunk) const;
+  engine::KvPlace destination(const PageChunk& chunk) const;
   // Whether the copy lane can gather the page; and whether it can gather all of them.
   static bool reaches(const kernels::CopyLane& lane, const kvstore::PinnedPage& page);
   bool reached(Pages pages, const kernels::CopyLane& lane);
   Result<void> gather(const PageChunk& chunk, Pages pages, kernels::CopyLane& lane);
   // Copies pages to rows in host memory, and checks them.
-  Result<void> copy(const PageChunk& chunk, Pages pages, const KvPlace& to) const;
+  Result<void> copy(const PageChunk& chunk, Pages pages, const engine::KvPlace& to) const;
   Error damaged(const PageChunk& chunk, Pages pages, size_t page) const;
   Result<void> bring_pages(const PageChunk& chunk, Workspace& workspace, PerTier<int64_t>& pages);
 

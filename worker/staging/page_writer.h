@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/exchange/kv_exchange.h"
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
-#include "worker/exchange/kv_exchange.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_chunks.h"
 
@@ -31,7 +31,7 @@ struct StagedLayer {
   std::string request_id;
   std::span<const int64_t> pages;  // of the prompt, that the rows make up; ascending
   int32_t layer = 0;
-  LocalKv kv;
+  engine::LocalKv kv;
   const float* digests = nullptr;  // [kv heads, 3 (min, max, radius), pages, head_dim]
 };
 

@@ -25,17 +25,18 @@ StorePrefix::~StorePrefix() {
   reader_.give_up();
 }
 
-Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
+Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count,
+                               const engine::KvPlace& to) {
   return load(layer, first, count, to, Form::kDecoded);
 }
 
 Result<void> StorePrefix::load_stored(int32_t layer, int64_t first, int64_t count,
-                                      const KvPlace& to) {
+                                      const engine::KvPlace& to) {
   return load(layer, first, count, to, Form::kStored);
 }
 
-Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count, const KvPlace& to,
-                               Form form) {
+Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count,
+                               const engine::KvPlace& to, Form form) {
   MR_RETURN_IF_ERROR(make_stages());
   if (stages_.empty()) return load_now(layer, first, count, to, form);
   MR_RETURN_IF_ERROR(wait_for_stage(layer));
@@ -73,8 +74,8 @@ Result<void> StorePrefix::make_stages() {
   return {};
 }
 
-Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to,
-                                   Form form) {
+Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count,
+                                   const engine::KvPlace& to, Form form) {
   const auto& geometry = reader_.geometry();
   if (!geometry.float8 || form == Form::kStored) return bring(layer, first, count, to);
   MR_ASSIGN_OR_RETURN(const auto stage, allocate_stage(count));
@@ -86,7 +87,8 @@ Result<void> StorePrefix::load_now(int32_t layer, int64_t first, int64_t count, 
   return device_.synchronize(Deadline::after(kLayerTimeout));
 }
 
-Result<void> StorePrefix::bring(int32_t layer, int64_t first, int64_t count, const KvPlace& to) {
+Result<void> StorePrefix::bring(int32_t layer, int64_t first, int64_t count,
+                                const engine::KvPlace& to) {
   const auto pages =
       std::span(pages_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
   reader_.begin({.pins = &pins_, .pages = pages, .layer = layer, .to = to});
@@ -112,7 +114,7 @@ Result<void> StorePrefix::wait_for_stage(int32_t layer) {
 }
 
 void StorePrefix::copy_from_stage(const Stage& stage, int64_t staged, int32_t layer, int64_t first,
-                                  int64_t count, const KvPlace& to, Form form) {
+                                  int64_t count, const engine::KvPlace& to, Form form) {
   const auto& geometry = reader_.geometry();
   const int64_t half_bytes = geometry.page_bytes() / 2;
   const int64_t half_elements = int64_t{geometry.page_tokens} * geometry.head_dim;

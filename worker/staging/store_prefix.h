@@ -13,13 +13,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/exchange/prefix.h"
 #include "kernels/api/device.h"
-#include "worker/exchange/prefix.h"
 #include "worker/staging/page_reader.h"
 
 namespace millrace::worker {
 
-class StorePrefix final : public PrefixSource {
+class StorePrefix final : public engine::PrefixSource {
  public:
   // `pages`: the pages of the prefix that this rank brings, ascending. `reader`: of that device,
   // used by this prefix alone while it lives. The arguments outlive it; it ends before the request
@@ -31,8 +31,10 @@ class StorePrefix final : public PrefixSource {
   StorePrefix(const StorePrefix&) = delete;
   StorePrefix& operator=(const StorePrefix&) = delete;
 
-  Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to) override;
-  Result<void> load_stored(int32_t layer, int64_t first, int64_t count, const KvPlace& to) override;
+  Result<void> load(int32_t layer, int64_t first, int64_t count,
+                    const engine::KvPlace& to) override;
+  Result<void> load_stored(int32_t layer, int64_t first, int64_t count,
+                           const engine::KvPlace& to) override;
 
  private:
   int64_t num_pages() const { return std::ssize(pages_); }
@@ -45,16 +47,18 @@ class StorePrefix final : public PrefixSource {
   Result<Stage> allocate_stage(int64_t pages);
   // Whether 8-bit floats of pages stay as they are or are decoded.
   enum class Form { kStored, kDecoded };
-  Result<void> load(int32_t layer, int64_t first, int64_t count, const KvPlace& to, Form form);
+  Result<void> load(int32_t layer, int64_t first, int64_t count, const engine::KvPlace& to,
+                    Form form);
   // Loads pages that were not staged ahead.
-  Result<void> load_now(int32_t layer, int64_t first, int64_t count, const KvPlace& to, Form form);
-  Result<void> bring(int32_t layer, int64_t first, int64_t count, const KvPlace& to);
+  Result<void> load_now(int32_t layer, int64_t first, int64_t count, const engine::KvPlace& to,
+                        Form form);
+  Result<void> bring(int32_t layer, int64_t first, int64_t count, const engine::KvPlace& to);
   Stage& stage_of(int32_t layer) { return stages_[static_cast<size_t>(layer) % stages_.size()]; }
   void begin_stage(int32_t layer);
   Result<void> wait_for_stage(int32_t layer);
   // Copies pages [first, first + count) of the `staged` ones, of this layer.
   void copy_from_stage(const Stage& stage, int64_t staged, int32_t layer, int64_t first,
-                       int64_t count, const KvPlace& to, Form form);
+                       int64_t count, const engine::KvPlace& to, Form form);
 
   kernels::Device& device_;
   PageReader& reader_;

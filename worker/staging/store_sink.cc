@@ -31,7 +31,7 @@ StoreSink::~StoreSink() {
   writer_.give_up();
 }
 
-Result<void> StoreSink::prepare(const LocalKv& local) {
+Result<void> StoreSink::prepare(const engine::LocalKv& local) {
   if (digests_.data() != nullptr) return {};
   const int64_t digests_bytes = int64_t{local.num_kv_heads} * 3 * std::ssize(pages_) *
                                 local.head_dim * int64_t{sizeof(float)};
@@ -49,7 +49,7 @@ Result<void> StoreSink::prepare(const LocalKv& local) {
 }
 
 // The stage has room for one layer, so the writers must finish before the device may copy the next.
-Result<void> StoreSink::stage_layer(int32_t layer, const LocalKv& local) {
+Result<void> StoreSink::stage_layer(int32_t layer, const engine::LocalKv& local) {
   MR_RETURN_IF_ERROR(prepare(local));
   if (layer_ >= 0) MR_RETURN_IF_ERROR(complete_layer_before(device_.mark()));
   writer_.begin(copy_to_stage(layer, local));
@@ -57,7 +57,7 @@ Result<void> StoreSink::stage_layer(int32_t layer, const LocalKv& local) {
   return {};
 }
 
-Result<void> StoreSink::write_layer(const LayerKv& kv) {
+Result<void> StoreSink::write_layer(const engine::LayerKv& kv) {
   MR_CHECK(layer_ == kv.layer, "layer {} is staged, not {}", layer_, kv.layer);
   scores_.assign(static_cast<size_t>(kv.local.num_kv_heads), {});
   for (size_t head = 0; head < scores_.size(); ++head) {
@@ -71,7 +71,7 @@ Result<void> StoreSink::write_layer(const LayerKv& kv) {
   return stages_layers() ? Result<void>() : complete_layer();
 }
 
-void StoreSink::copy_rows(void* stage, const void* rows, const LocalKv& local) {
+void StoreSink::copy_rows(void* stage, const void* rows, const engine::LocalKv& local) {
   const int64_t bytes = local.num_rows * local.row_bytes();
   device_.copy_rows({.destination = stage,
                      .destination_stride_bytes = bytes,
@@ -81,7 +81,7 @@ void StoreSink::copy_rows(void* stage, const void* rows, const LocalKv& local) {
                      .num_rows = local.num_kv_heads});
 }
 
-void StoreSink::encode_keys(const LocalKv& local, int32_t head, float scale) {
+void StoreSink::encode_keys(const engine::LocalKv& local, int32_t head, float scale) {
   const int64_t elements = local.num_rows * local.head_dim;
   device_.float8_encode(
       {.x = static_cast<const std::byte*>(local.k) + head * local.head_rows() * local.row_bytes(),
@@ -92,7 +92,7 @@ void StoreSink::encode_keys(const LocalKv& local, int32_t head, float scale) {
        .kept = kept_.as<float>()});
 }
 
-void StoreSink::encode_values(const LocalKv& local, int32_t first_head, int32_t num_heads,
+void StoreSink::encode_values(const engine::LocalKv& local, int32_t first_head, int32_t num_heads,
                               float scale) {
   const int64_t elements = local.num_rows * local.head_dim;
   device_.float8_encode({.x = static_cast<const std::byte*>(local.v) +
@@ -106,7 +106,7 @@ void StoreSink::encode_values(const LocalKv& local, int32_t first_head, int32_t 
                          .scale = scale});
 }
 
-void StoreSink::digest(const void* keys, DType dtype, const LocalKv& local, int32_t head) {
+void StoreSink::digest(const void* keys, DType dtype, const engine::LocalKv& local, int32_t head) {
   const int64_t digest_floats = std::ssize(pages_) * local.head_dim;
   float* digests = digests_.as<float>() + head * 3 * digest_floats;
   device_.page_digests({.k = keys,
@@ -118,7 +118,7 @@ void StoreSink::digest(const void* keys, DType dtype, const LocalKv& local, int3
                         .radius = digests + 2 * digest_floats});
 }
 
-StagedLayer StoreSink::copy_to_stage(int32_t number, const LocalKv& local) {
+StagedLayer StoreSink::copy_to_stage(int32_t number, const engine::LocalKv& local) {
   StagedLayer layer{.request_id = request_id_,
                     .pages = pages_,
                     .layer = number,

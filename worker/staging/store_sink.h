@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/kv_sink.h"
 #include "kernels/api/device.h"
 #include "kvstore/kv_store.h"
-#include "worker/engine/kv_sink.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_writer.h"
 
@@ -27,7 +27,7 @@ struct StoredBytes {
   int64_t while_computing = 0;  // of these, written before a later layer had been computed
 };
 
-class StoreSink final : public KvSink {
+class StoreSink final : public engine::KvSink {
  public:
   // `pages`: the prompt's pages that this rank computes, ascending; `prefix_pages`: those that were
   // cached; both as given to KvStore::begin_request. All of them get scores. `writer`: of that
@@ -45,8 +45,8 @@ class StoreSink final : public KvSink {
   bool stages_layers() const override { return writer_.runs_beside(); }
   // Waits until the layer before has left, on a GPU while this one is computed; then this layer's
   // pages leave.
-  Result<void> stage_layer(int32_t layer, const LocalKv& local) override;
-  Result<void> write_layer(const LayerKv& kv) override;
+  Result<void> stage_layer(int32_t layer, const engine::LocalKv& local) override;
+  Result<void> write_layer(const engine::LayerKv& kv) override;
   Result<void> finish() override;
 
   // The layers before this number are complete in the store. Any thread.
@@ -54,19 +54,20 @@ class StoreSink final : public KvSink {
   const StoredBytes& stored() const { return stored_; }
 
  private:
-  Result<void> prepare(const LocalKv& local);
+  Result<void> prepare(const engine::LocalKv& local);
   // Whether layers go to the store from a stage: on a device with memory of its own, and where
   // pages are 8-bit floats.
   bool has_stage() const { return stages_layers() || writer_.geometry().float8 != nullptr; }
   // Has the device copy the layer to the stage, where there is one, and digest its pages.
-  StagedLayer copy_to_stage(int32_t number, const LocalKv& local);
-  void copy_rows(void* stage, const void* rows, const LocalKv& local);
+  StagedLayer copy_to_stage(int32_t number, const engine::LocalKv& local);
+  void copy_rows(void* stage, const void* rows, const engine::LocalKv& local);
   // Encodes a kv head's keys to the stage as 8-bit floats; kept_ has the values that these stand
   // for.
-  void encode_keys(const LocalKv& local, int32_t head, float scale);
+  void encode_keys(const engine::LocalKv& local, int32_t head, float scale);
   // The same for values of consecutive heads, without kept_.
-  void encode_values(const LocalKv& local, int32_t first_head, int32_t num_heads, float scale);
-  void digest(const void* keys, DType dtype, const LocalKv& local, int32_t head);
+  void encode_values(const engine::LocalKv& local, int32_t first_head, int32_t num_heads,
+                     float scale);
+  void digest(const void* keys, DType dtype, const engine::LocalKv& local, int32_t head);
   // As complete_layer(), while the device may be computing the next layer, which ends at
   // `computed`.
   Result<void> complete_layer_before(kernels::TimeMark computed);

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "worker/ranks/rank_values.h"
+#include "engine/ranks/rank_values.h"
 
 namespace millrace::worker {
 
@@ -66,8 +66,8 @@ Place farthest_place(const std::vector<Place>& places, int tp, int cp_rank, size
 }
 
 // The context-parallel rank that has each page nearest, up to the first page that no rank has.
-std::vector<int> find_owners(const std::vector<Place>& places, GridShape grid, size_t num_pages,
-                             const PrefixCheck& check) {
+std::vector<int> find_owners(const std::vector<Place>& places, engine::GridShape grid,
+                             size_t num_pages, const PrefixCheck& check) {
   std::vector<int> owners;
   for (size_t page = 0; page < num_pages; ++page) {
     int owner = -1;
@@ -134,14 +134,14 @@ struct Worth {
 
 // Chooses the same pages on all ranks, since it uses only values that all ranks have gathered. The
 // other ranks wait for this one until `deadline` at most; reading may take half of the time left.
-Result<Worth> agree_on_worth(kvstore::KvStore& store, const RankGrid& grid,
+Result<Worth> agree_on_worth(kvstore::KvStore& store, const engine::RankGrid& grid,
                              const std::vector<int>& owners, const std::vector<Place>& places,
                              Deadline deadline, const PrefixCheck& check) {
   const bool all_in_memory =
       std::ranges::all_of(places, [](Place place) { return place <= kInMemory; });
   if (all_in_memory) return Worth{.num_pages = std::ssize(owners)};
   MR_ASSIGN_OR_RETURN(const auto ranks,
-                      gather_values(grid.world(), pace_of(store, check), deadline));
+                      engine::gather_values(grid.world(), pace_of(store, check), deadline));
   const auto pages = slow_pages(owners, places, ranks, grid.shape().tp);
   const auto most_patience = deadline.left() / 2;
   const RankPace& first = ranks.front();
@@ -195,7 +195,7 @@ CachedPrefix CachedPrefix::of(std::vector<int> owners, std::span<const PageConte
   return cached;
 }
 
-Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
+Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const engine::RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
                                      const PrefixCheck& check) {
   MR_ASSIGN_OR_RETURN(const auto places,
@@ -213,7 +213,7 @@ Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& gr
   const int64_t own_end = damaged == std::ssize(found.own)
                               ? found.prefix.num_pages()
                               : found.own[static_cast<size_t>(damaged)].page;
-  MR_ASSIGN_OR_RETURN(const auto ends, gather_values(grid.world(), own_end, deadline));
+  MR_ASSIGN_OR_RETURN(const auto ends, engine::gather_values(grid.world(), own_end, deadline));
   owners.resize(static_cast<size_t>(*std::ranges::min_element(ends)));
   auto cached = CachedPrefix::of(std::move(owners), keys, rank);
   cached.prefix.float8 = store.geometry().float8.get();

@@ -11,16 +11,16 @@
 #include "common/clock.h"
 #include "common/content/page_keys.h"
 #include "common/result.h"
+#include "engine/exchange/prefix.h"
+#include "engine/ranks/rank_grid.h"
 #include "kvstore/kv_store.h"
-#include "worker/exchange/prefix.h"
-#include "worker/ranks/rank_grid.h"
 #include "worker/store/prefix_cost.h"
 #include "worker/store/row_pace.h"
 
 namespace millrace::worker {
 
 struct CachedPrefix {
-  PromptPrefix prefix;
+  engine::PromptPrefix prefix;
   std::vector<kvstore::CachedPage> own;  // this rank's pages of it
   // Further cached pages behind it, which are not worth the time to load.
   int64_t num_left = 0;
@@ -53,7 +53,7 @@ struct PrefixCheck {
 // on all ranks, and every rank stores its own heads. A page that turns out damaged is forgotten
 // (KvStore::check_cached), and the prefix ends before it. No page is held: the caller holds them by
 // beginning a request with the prefix.
-Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const RankGrid& grid,
+Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const engine::RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
                                      const PrefixCheck& check = {});
 

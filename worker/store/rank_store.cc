@@ -10,7 +10,7 @@
 #include "common/content/page_keys.h"
 #include "common/system/available_memory.h"
 #include "common/units.h"
-#include "worker/ranks/agreement.h"
+#include "engine/ranks/agreement.h"
 #include "worker/store/device_tier.h"
 
 namespace millrace::worker {
@@ -22,11 +22,11 @@ namespace {
 // the memory resident ahead of them, the first took 3.6 s (docs/notebook/prefix-on-gpus.md).
 constexpr int kMaxPrefaultThreads = 4;
 
-bool stores(const RankRuntime& runtime) {
+bool stores(const engine::RankRuntime& runtime) {
   return runtime.weights().shard.kv_replica == 0;
 }
 
-PoolOptions own_pools(PoolOptions options, RankRuntime& runtime) {
+PoolOptions own_pools(PoolOptions options, engine::RankRuntime& runtime) {
   options.device_bytes = runtime.device_pool_bytes();
   if (!options.disk_directory.empty()) {
     options.disk_directory += fmt::format("/rank-{}", runtime.grid().world().rank());
@@ -35,7 +35,7 @@ PoolOptions own_pools(PoolOptions options, RankRuntime& runtime) {
 }
 
 // Identifies the scales of pages in 8-bit floats, by which their codes are decoded.
-std::string page_scales(const RankRuntime& runtime) {
+std::string page_scales(const engine::RankRuntime& runtime) {
   const auto& scales = runtime.kv_scales();
   if (scales == nullptr) return "none";
   return fmt::format("{:016x}", checksum(std::as_bytes(std::span(scales->all()))));
@@ -43,7 +43,7 @@ std::string page_scales(const RankRuntime& runtime) {
 
 // All that the bits of K and V may depend on, besides tokens, plan and salt, which are in the
 // pages' keys.
-std::string identity_of(const PoolOptions& options, RankRuntime& runtime) {
+std::string identity_of(const PoolOptions& options, engine::RankRuntime& runtime) {
   const auto& weights = runtime.weights();
   const auto shape = runtime.grid().shape();
   return fmt::format(
@@ -55,8 +55,8 @@ std::string identity_of(const PoolOptions& options, RankRuntime& runtime) {
 }
 
 // Errors of the directory are reported when the files are opened.
-void set_kept(kvstore::KvStoreConfig& config, const PoolOptions& options, RankRuntime& runtime,
-              MachineRoom room) {
+void set_kept(kvstore::KvStoreConfig& config, const PoolOptions& options,
+              engine::RankRuntime& runtime, MachineRoom room) {
   config.kept_directory = options.disk_directory;
   config.kept_name = kept_name(options.group_name);
   config.kept_identity = identity_of(options, runtime);
@@ -74,8 +74,8 @@ void set_kept(kvstore::KvStoreConfig& config, const PoolOptions& options, RankRu
   config.kept_bytes = room_to_keep(options, room, status ? 0 : static_cast<int64_t>(kept_already));
 }
 
-Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRuntime& runtime,
-                                            MachineRoom room) {
+Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options,
+                                            engine::RankRuntime& runtime, MachineRoom room) {
   const auto& weights = runtime.weights();
   kvstore::KvStoreConfig config;
   if (stores(runtime)) {
@@ -98,8 +98,8 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options, RankRunt
 
 // Where the device has memory of its own, the device tier is in it.
 Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
-                                                     RankRuntime& runtime, const MachineRoom& room,
-                                                     const Clock& clock) {
+                                                     engine::RankRuntime& runtime,
+                                                     const MachineRoom& room, const Clock& clock) {
   MR_ASSIGN_OR_RETURN(const auto config, store_config(options, runtime, room));
   std::unique_ptr<kvstore::SlotMemory> device_memory;
   if (!runtime.device().info().host_memory) {
@@ -112,7 +112,7 @@ Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
 }
 
 // A group whose pools hold no prompt would refuse every request.
-Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
+Result<void> limit_to_store(engine::RankRuntime& runtime, const kvstore::KvStore& store,
                             Deadline deadline) {
   const auto stats = store.stats();
   MR_RETURN_IF_ERROR(runtime.limit_to_store(stats.pages_available, deadline));
@@ -127,7 +127,8 @@ Result<void> limit_to_store(RankRuntime& runtime, const kvstore::KvStore& store,
 }  // namespace
 
 Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& options,
-                                                          RankRuntime& runtime, const Clock& clock,
+                                                          engine::RankRuntime& runtime,
+                                                          const Clock& clock,
                                                           std::shared_ptr<PoolLocker> locker,
                                                           Deadline deadline) {
   auto& world = runtime.grid().world();
@@ -136,7 +137,8 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
                                  pools.disk_bytes > 0 ? pools.disk_directory : "");
   MR_ASSIGN_OR_RETURN(const auto room, count_neighbours(world, place, deadline));
   auto store = make_store(pools, runtime, room, clock);
-  MR_RETURN_IF_ERROR(all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
+  MR_RETURN_IF_ERROR(
+      engine::all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
   MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
   // Only now: all ranks have seen how much memory is free.
   if (locker != nullptr) {

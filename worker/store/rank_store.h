@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "common/clock.h"
+#include "engine/runtime/rank_runtime.h"
 #include "kvstore/kv_store.h"
-#include "worker/runtime/rank_runtime.h"
 #include "worker/store/pool_locker.h"
 #include "worker/store/store_pools.h"
 
@@ -19,7 +19,8 @@ namespace millrace::worker {
 // outlives the store. `locker` is given the host pool, and kept as long as that is; null on a device
 // whose memory is the host's.
 Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& options,
-                                                          RankRuntime& runtime, const Clock& clock,
+                                                          engine::RankRuntime& runtime,
+                                                          const Clock& clock,
                                                           std::shared_ptr<PoolLocker> locker,
                                                           Deadline deadline);
 

@@ -12,7 +12,7 @@
 #include "common/content/sha256.h"
 #include "common/log.h"
 #include "common/units.h"
-#include "worker/ranks/agreement.h"
+#include "engine/ranks/agreement.h"
 
 namespace millrace::worker {
 
@@ -63,7 +63,7 @@ Result<int64_t> free_disk_bytes(const std::string& directory) {
 
 Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<StorePlace>& own,
                                      Deadline deadline) {
-  MR_ASSIGN_OR_RETURN(const auto places, all_agree_on_values(world, own, deadline));
+  MR_ASSIGN_OR_RETURN(const auto places, engine::all_agree_on_values(world, own, deadline));
   MachineRoom room{.num_ranks = 0, .num_ranks_on_disk = 0};
   for (const StorePlace& place : places) {
     if (!place.stores || place.machine != own->machine) continue;

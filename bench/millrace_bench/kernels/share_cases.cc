@@ -8,20 +8,21 @@
 
 #include "bench/millrace_bench/kernels/case_shapes.h"
 #include "bench/millrace_bench/kernels/kernel_cases.h"
+#include "engine/exchange/partition.h"
 #include "kernels/index/closed_form.h"
-#include "worker/exchange/partition.h"
 
 namespace millrace::bench {
 
+using engine::Partition;
 using kernels::RowTile;
-using worker::Partition;
 
 namespace {
 
 // The row tiles of a rank of `num_ranks`, without the dense last rows, which ranks deal out among
-// themselves by head (worker/engine/dense_rows.h).
+// themselves by head (engine/dense_rows.h).
 std::vector<RowTile> share(int64_t num_tokens, int num_ranks, int rank) {
-  const Partition partition(num_tokens, num_ranks, Partition::default_stripe_tokens(num_tokens));
+  const engine::Partition partition(num_tokens, num_ranks,
+                                    engine::Partition::default_stripe_tokens(num_tokens));
   auto tiles = partition.tiles(rank);
   const int64_t dense_from = kernels::first_dense_position(num_tokens);
   std::erase_if(tiles, [&](const RowTile& tile) { return tile.position >= dense_from; });

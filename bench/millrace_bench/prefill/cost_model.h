@@ -6,14 +6,14 @@
 
 #include <cstdint>
 
+#include "engine/ranks/rank_grid.h"
 #include "model/config/config.h"
-#include "worker/ranks/rank_grid.h"
 
 namespace millrace::bench {
 
 struct PrefillCase {
   const model::ModelConfig* config = nullptr;
-  worker::GridShape grid;
+  engine::GridShape grid;
   int64_t num_tokens = 0;
   int64_t element_bytes = 2;  // of activations, K and V
   double density = 1;         // covered pairs over causal pairs

@@ -35,7 +35,7 @@ GroupTraffic since(const GroupTraffic& later, const GroupTraffic& earlier) {
 
 }  // namespace
 
-RankTraffic traffic_so_far(const worker::DeviceGroups& groups) {
+RankTraffic traffic_so_far(const engine::DeviceGroups& groups) {
   return {.tp = from_stats(groups.tp->stats()), .cp = from_stats(groups.cp->stats())};
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bench/millrace_bench/prefill/link_speed.h"
-#include "worker/ranks/device_groups.h"
+#include "engine/ranks/device_groups.h"
 
 namespace millrace::bench {
 
@@ -29,7 +29,7 @@ struct RankTraffic {
 };
 
 // Since the groups were created.
-RankTraffic traffic_so_far(const worker::DeviceGroups& groups);
+RankTraffic traffic_so_far(const engine::DeviceGroups& groups);
 // The traffic of `later` that came after `earlier`.
 RankTraffic operator-(const RankTraffic& later, const RankTraffic& earlier);
 // Collective. All ranks must have moved the same kinds.

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "bench/millrace_bench/kernels/kernel_cases.h"
-#include "worker/ranks/agreement.h"
+#include "engine/ranks/agreement.h"
 
 namespace millrace::bench {
 
@@ -33,7 +33,7 @@ double tflops_of(const KernelRow& row) {
   return counted == row.parts.end() ? 0 : 1e-9 * counted->flops / counted->timing.median_ms;
 }
 
-Result<void> measure_kernels(worker::RankRuntime& runtime, const Sizes& sizes,
+Result<void> measure_kernels(engine::RankRuntime& runtime, const Sizes& sizes,
                              MachineRates& rates) {
   auto& device = runtime.device();
   const auto& weights = runtime.weights();
@@ -66,7 +66,7 @@ boost::json::object to_json(const LinkSpeed& link) {
 
 }  // namespace
 
-Result<MachineRates> measure_rates(worker::RankRuntime& runtime, int64_t product_rows) {
+Result<MachineRates> measure_rates(engine::RankRuntime& runtime, int64_t product_rows) {
   auto& device = runtime.device();
   auto& world = runtime.grid().world();
   const auto& groups = runtime.engine().groups();
@@ -74,7 +74,7 @@ Result<MachineRates> measure_rates(worker::RankRuntime& runtime, int64_t product
   if (product_rows > 0) sizes.product_rows = product_rows;
   MachineRates rates;
   const auto own = measure_kernels(runtime, sizes, rates);
-  MR_RETURN_IF_ERROR(worker::all_agree(world, own, Deadline::after(kTimeout)));
+  MR_RETURN_IF_ERROR(engine::all_agree(world, own, Deadline::after(kTimeout)));
   MR_ASSIGN_OR_RETURN(rates.tp, measure_link(device, *groups.tp, sizes.link_bytes));
   MR_ASSIGN_OR_RETURN(rates.cp, measure_link(device, *groups.cp, sizes.link_bytes));
   return rates;

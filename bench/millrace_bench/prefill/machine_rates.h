@@ -7,7 +7,7 @@
 
 #include "bench/millrace_bench/prefill/link_speed.h"
 #include "common/result.h"
-#include "worker/runtime/rank_runtime.h"
+#include "engine/runtime/rank_runtime.h"
 
 namespace millrace::bench {
 
@@ -22,7 +22,7 @@ struct MachineRates {
 
 // Collective over the runtime's ranks; each gets its own figures. `product_rows` 0: as many as fill
 // the device.
-Result<MachineRates> measure_rates(worker::RankRuntime& runtime, int64_t product_rows);
+Result<MachineRates> measure_rates(engine::RankRuntime& runtime, int64_t product_rows);
 
 boost::json::object to_json(const MachineRates& rates);
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "worker/ranks/agreement.h"
+#include "engine/ranks/agreement.h"
 
 namespace millrace::bench {
 
@@ -24,7 +24,7 @@ worker::StoredBytes sum_of(const std::vector<worker::StoredBytes>& ranks) {
 
 }  // namespace
 
-Result<std::unique_ptr<PageStore>> PageStore::create(worker::RankRuntime& runtime,
+Result<std::unique_ptr<PageStore>> PageStore::create(engine::RankRuntime& runtime,
                                                      int64_t host_bytes) {
   std::unique_ptr<PageStore> pages(new PageStore(runtime));
   const auto& weights = runtime.weights();
@@ -44,13 +44,13 @@ Result<std::unique_ptr<PageStore>> PageStore::create(worker::RankRuntime& runtim
   return pages;
 }
 
-Result<PageStore::Stored> PageStore::prefill(worker::PrefillTask task, Duration layer_timeout) {
+Result<PageStore::Stored> PageStore::prefill(engine::PrefillTask task, Duration layer_timeout) {
   auto& world = runtime_.grid().world();
   const Stopwatch watch;
   const auto num_tokens = std::ssize(task.token_ids);
   const auto pages = runtime_.engine().partition(num_tokens).pages(runtime_.grid().cp().rank());
   const auto begun = store_ ? store_->begin_request(kRequest, num_tokens, pages) : Result<void>();
-  MR_RETURN_IF_ERROR(worker::all_agree(world, begun, Deadline::after(layer_timeout)));
+  MR_RETURN_IF_ERROR(engine::all_agree(world, begun, Deadline::after(layer_timeout)));
   std::optional<worker::StoreSink> sink;
   if (store_) sink.emplace(runtime_.device(), *store_, *writer_, kRequest, pages);
   task.sink = sink ? &*sink : nullptr;
@@ -61,7 +61,7 @@ Result<PageStore::Stored> PageStore::prefill(worker::PrefillTask task, Duration 
   sink.reset();
   if (store_) store_->abort(kRequest);
   MR_ASSIGN_OR_RETURN(const auto ranks,
-                      worker::all_agree_on_values(world, Result<worker::StoredBytes>(own),
+                      engine::all_agree_on_values(world, Result<worker::StoredBytes>(own),
                                                   Deadline::after(layer_timeout)));
   stored.bytes = sum_of(ranks);
   return stored;

@@ -8,7 +8,7 @@
 #include "bench/millrace_bench/bench_device.h"
 #include "bench/millrace_bench/prefill/prefill_runs.h"
 #include "common/units.h"
-#include "worker/cli/rank_cli.h"
+#include "engine/runtime/rank_cli.h"
 
 namespace millrace::bench {
 
@@ -32,7 +32,7 @@ Result<void> write_results(const PrefillCommand& command, const RunInfo& info,
 }  // namespace
 
 void add_prefill_command(CLI::App& app, PrefillCommand& command) {
-  worker::add_rank_options(app, command.rank);
+  engine::add_rank_options(app, command.rank);
   app.get_option("--model")->description(
       "a directory, or synthetic:llama-3-8b, synthetic:llama-3-70b, synthetic:qwen2.5-7b, "
       "synthetic:qwen3-30b-a3b, synthetic:tiny, synthetic:tiny-experts");
@@ -69,7 +69,7 @@ int run_prefill(const PrefillCommand& command, std::unique_ptr<comm::Communicato
                 char** argv) {
   const bool root = world->rank() == 0;
   const Stopwatch start;
-  auto runtime = worker::RankRuntime::create(std::move(world), command.rank);
+  auto runtime = engine::RankRuntime::create(std::move(world), command.rank);
   if (!runtime.ok()) return failed(runtime.error());
   const auto info = run_info((*runtime)->device(), command.commit, argc, argv);
   if (root) {

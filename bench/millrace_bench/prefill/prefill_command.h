@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "comm/api/communicator.h"
-#include "worker/runtime/rank_runtime.h"
+#include "engine/runtime/rank_runtime.h"
 
 namespace millrace::bench {
 
 struct PrefillCommand {
-  worker::RankOptions rank;
+  engine::RankOptions rank;
   std::vector<int64_t> tokens = {4096};
   std::vector<std::string> plans = {"dense", "vertical-slash:1000,6096"};
   int num_repeats = 3;

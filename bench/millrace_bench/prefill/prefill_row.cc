@@ -8,7 +8,7 @@
 namespace millrace::bench {
 
 namespace json = boost::json;
-using worker::Phase;
+using engine::Phase;
 
 namespace {
 
@@ -17,7 +17,7 @@ struct Shares {
   double products_s, attention_s, index_s, copies_s;
 };
 
-Shares shares_of(const worker::PhaseTimes& phases) {
+Shares shares_of(const engine::PhaseTimes& phases) {
   return {.products_s = phases[Phase::kQkv] + phases[Phase::kMlp] + phases[Phase::kLogits],
           .attention_s = phases[Phase::kAttention],
           .index_s = phases[Phase::kEstimate],
@@ -36,28 +36,28 @@ json::object to_json(const PredictedTime& predicted) {
           {"exchange_s", predicted.exchange_s}};
 }
 
-json::object to_json(const worker::Imbalance& imbalance) {
+json::object to_json(const engine::Imbalance& imbalance) {
   return {
       {"mean", imbalance.mean}, {"worst", imbalance.worst}, {"worst_layer", imbalance.worst_layer}};
 }
 
 // The slowest rank's seconds in each phase that took time on any rank.
-json::object slowest_phases(const worker::PrefillResult& result) {
+json::object slowest_phases(const engine::PrefillResult& result) {
   json::object phases;
-  for (size_t i = 0; i < worker::kPhaseNames.size(); ++i) {
+  for (size_t i = 0; i < engine::kPhaseNames.size(); ++i) {
     const double elapsed_s = result.phases.seconds()[i];
-    if (elapsed_s > 0) phases[worker::kPhaseNames[i]] = elapsed_s;
+    if (elapsed_s > 0) phases[engine::kPhaseNames[i]] = elapsed_s;
   }
   return phases;
 }
 
-json::object phases_by_rank(const worker::PrefillResult& result) {
+json::object phases_by_rank(const engine::PrefillResult& result) {
   json::object phases;
-  for (size_t i = 0; i < worker::kPhaseNames.size(); ++i) {
+  for (size_t i = 0; i < engine::kPhaseNames.size(); ++i) {
     if (result.phases.seconds()[i] == 0) continue;
     json::array ranks;
     for (const auto& rank : result.rank_phases) ranks.push_back(rank.seconds()[i]);
-    phases[worker::kPhaseNames[i]] = std::move(ranks);
+    phases[engine::kPhaseNames[i]] = std::move(ranks);
   }
   return phases;
 }

@@ -10,7 +10,7 @@
 #include "bench/millrace_bench/prefill/cost_model.h"
 #include "bench/millrace_bench/prefill/group_traffic.h"
 #include "bench/millrace_bench/prefill/machine_rates.h"
-#include "worker/engine/engine.h"
+#include "engine/engine.h"
 #include "worker/staging/store_sink.h"
 
 namespace millrace::bench {
@@ -19,7 +19,7 @@ struct PrefillRow {
   int64_t num_tokens = 0;
   std::string plan;
   std::vector<double> totals_s;  // of all counted runs, ascending
-  worker::PrefillResult result;  // of the median run; phases are the slowest rank's
+  engine::PrefillResult result;  // of the median run; phases are the slowest rank's
   std::vector<double> layer_s;   // of that run, on rank 0
   std::vector<double> layer_density;
   std::vector<double> layer_imbalance;
@@ -34,7 +34,7 @@ struct PrefillRow {
 // baseline's row.
 struct PrefillContext {
   const model::ModelConfig* config = nullptr;
-  worker::GridShape grid;
+  engine::GridShape grid;
   int64_t element_bytes = 2;
   MachineRates rates;
   double dense_s = 0;                       // 0: not run

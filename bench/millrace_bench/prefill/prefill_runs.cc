@@ -10,9 +10,9 @@
 
 #include "bench/millrace_bench/prefill/prefill_command.h"
 #include "bench/millrace_bench/prefill/rank_lines.h"
+#include "engine/ranks/agreement.h"
 #include "model/synthetic/synthetic_model.h"
 #include "plan/plan_for_length.h"
-#include "worker/ranks/agreement.h"
 
 namespace millrace::bench {
 
@@ -23,7 +23,7 @@ namespace {
 // Enough for a layer of the longest prompt on the slowest device.
 constexpr auto kLayerTimeout = std::chrono::minutes(30);
 
-bool same(const worker::PrefillResult& a, const worker::PrefillResult& b) {
+bool same(const engine::PrefillResult& a, const engine::PrefillResult& b) {
   return a.first_token == b.first_token && a.density == b.density && a.recall.bins == b.recall.bins;
 }
 
@@ -31,7 +31,7 @@ bool same(const worker::PrefillResult& a, const worker::PrefillResult& b) {
 
 struct PrefillRuns::TimedRun {
   double total_s = 0;
-  worker::PrefillResult result;
+  engine::PrefillResult result;
   std::vector<double> layer_s, layer_density, layer_imbalance;
   RankTraffic traffic;
   worker::StoredBytes stored;
@@ -56,7 +56,7 @@ Result<void> PrefillRuns::load_baseline() {
 Result<void> PrefillRuns::make_store() {
   if (command_->host_bytes == 0) return {};
   auto made = PageStore::create(*runtime_, command_->host_bytes);
-  MR_RETURN_IF_ERROR(worker::all_agree(runtime_->grid().world(),
+  MR_RETURN_IF_ERROR(engine::all_agree(runtime_->grid().world(),
                                        made.ok() ? Result<void>() : made.error(),
                                        Deadline::after(kLayerTimeout)));
   store_ = *std::move(made);
@@ -76,13 +76,13 @@ Result<void> PrefillRuns::measure_machine() {
   return {};
 }
 
-Result<std::vector<model::HeadPlan>> PrefillRuns::plans_for(int64_t num_tokens) const {
-  std::vector<model::HeadPlan> plans;
+Result<std::vector<plan::HeadPlan>> PrefillRuns::plans_for(int64_t num_tokens) const {
+  std::vector<plan::HeadPlan> plans;
   for (const auto& spec : command_->plans) {
-    MR_ASSIGN_OR_RETURN(auto plan, model::make_head_plan(spec, runtime_->weights().config,
-                                                         num_tokens, runtime_->crossover_tokens()));
+    MR_ASSIGN_OR_RETURN(auto plan, plan::make_head_plan(spec, runtime_->weights().config,
+                                                        num_tokens, runtime_->crossover_tokens()));
     plans.push_back(
-        model::plan_for_length(std::move(plan), num_tokens, runtime_->device().info().sparse_cost));
+        plan::plan_for_length(std::move(plan), num_tokens, runtime_->device().info().sparse_cost));
   }
   return plans;
 }
@@ -91,7 +91,7 @@ Result<std::vector<model::HeadPlan>> PrefillRuns::plans_for(int64_t num_tokens) 
 Result<void> PrefillRuns::run_length(int64_t num_tokens) {
   const auto prompt =
       model::synthetic_prompt(runtime_->weights().config, num_tokens, command_->seed);
-  MR_RETURN_IF_ERROR(worker::check_prompt(prompt, runtime_->limits()));
+  MR_RETURN_IF_ERROR(engine::check_prompt(prompt, runtime_->limits()));
   MR_ASSIGN_OR_RETURN(const auto plans, plans_for(num_tokens));
   std::vector<std::vector<TimedRun>> runs(plans.size());
   for (int i = 0; i < command_->num_warm_ups + command_->num_repeats; ++i) {
@@ -107,20 +107,20 @@ Result<void> PrefillRuns::run_length(int64_t num_tokens) {
 }
 
 Result<PrefillRuns::TimedRun> PrefillRuns::run_once(const std::vector<int32_t>& prompt,
-                                                    const model::HeadPlan& plan) {
+                                                    const plan::HeadPlan& plan) {
   TimedRun run;
   auto& engine = runtime_->engine();
   const RankTraffic before = traffic_so_far(engine.groups());
   const Stopwatch watch;
   double passed_s = 0;
-  const auto at_boundary = [&](const worker::LayerReport& report) -> Result<void> {
+  const auto at_boundary = [&](const engine::LayerReport& report) -> Result<void> {
     run.layer_s.push_back(watch.elapsed_s() - passed_s);
     run.layer_density.push_back(report.density);
     run.layer_imbalance.push_back(report.imbalance);
     passed_s = watch.elapsed_s();
     return {};
   };
-  const worker::PrefillTask task{.token_ids = prompt, .plan = &plan, .at_boundary = at_boundary};
+  const engine::PrefillTask task{.token_ids = prompt, .plan = &plan, .at_boundary = at_boundary};
   if (store_ == nullptr) {
     MR_ASSIGN_OR_RETURN(run.result, engine.prefill(task, kLayerTimeout));
     run.total_s = watch.elapsed_s();

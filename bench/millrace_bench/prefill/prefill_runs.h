@@ -11,8 +11,8 @@
 #include "bench/millrace_bench/prefill/baseline.h"
 #include "bench/millrace_bench/prefill/page_store.h"
 #include "bench/millrace_bench/prefill/prefill_row.h"
+#include "engine/runtime/rank_runtime.h"
 #include "plan/head_plan.h"
-#include "worker/runtime/rank_runtime.h"
 
 namespace millrace::bench {
 
@@ -21,7 +21,7 @@ struct PrefillCommand;
 class PrefillRuns {
  public:
   // Both must outlive it.
-  PrefillRuns(worker::RankRuntime& runtime, const PrefillCommand& command)
+  PrefillRuns(engine::RankRuntime& runtime, const PrefillCommand& command)
       : runtime_(&runtime), command_(&command) {}
 
   // Collective. The first rank prints each row as it is done.
@@ -39,13 +39,13 @@ class PrefillRuns {
   Result<void> make_store();
   Result<void> measure_machine();
   Result<void> run_length(int64_t num_tokens);
-  Result<std::vector<model::HeadPlan>> plans_for(int64_t num_tokens) const;
-  Result<TimedRun> run_once(const std::vector<int32_t>& prompt, const model::HeadPlan& plan);
+  Result<std::vector<plan::HeadPlan>> plans_for(int64_t num_tokens) const;
+  Result<TimedRun> run_once(const std::vector<int32_t>& prompt, const plan::HeadPlan& plan);
   PrefillRow row_of(int64_t num_tokens, const std::string& spec, std::vector<TimedRun> runs) const;
   void take(PrefillRow row);
   PrefillContext context_of(const PrefillRow& row) const;
 
-  worker::RankRuntime* runtime_;
+  engine::RankRuntime* runtime_;
   const PrefillCommand* command_;
   std::unique_ptr<PageStore> store_;  // null: pages are not stored
   MachineRates rates_;

@@ -28,17 +28,17 @@ constexpr RankRow kRankRows[] = {
     {"most", [](const Column& s) { return *std::ranges::max_element(s); }}};
 
 // The phases that took time, with their columns.
-std::vector<std::pair<std::string_view, Column>> columns_of(const worker::PrefillResult& result) {
+std::vector<std::pair<std::string_view, Column>> columns_of(const engine::PrefillResult& result) {
   std::vector<std::pair<std::string_view, Column>> columns;
-  for (size_t i = 0; i < worker::kPhaseNames.size(); ++i) {
+  for (size_t i = 0; i < engine::kPhaseNames.size(); ++i) {
     if (result.phases.seconds()[i] == 0) continue;
-    auto& column = columns.emplace_back(worker::kPhaseNames[i], Column()).second;
+    auto& column = columns.emplace_back(engine::kPhaseNames[i], Column()).second;
     for (const auto& rank : result.rank_phases) column.push_back(rank.seconds()[i]);
   }
   return columns;
 }
 
-std::string phase_table(const worker::PrefillResult& result) {
+std::string phase_table(const engine::PrefillResult& result) {
   const auto columns = columns_of(result);
   std::string table = fmt::format("  {:<14}", "over ranks");
   for (const auto& [name, seconds] : columns) table += fmt::format("{:>10}", name);
@@ -59,7 +59,7 @@ std::string prediction_line(const PrefillRow& row, const PrefillContext& context
       predicted.exchange_s, row.median_s() / predicted.total_s());
 }
 
-std::string balance_line(const worker::Imbalance& imbalance) {
+std::string balance_line(const engine::Imbalance& imbalance) {
   return fmt::format("  attention, maximum over mean of the ranks: {:.3f}; {:.3f} in layer {}\n",
                      imbalance.mean, imbalance.worst, imbalance.worst_layer);
 }

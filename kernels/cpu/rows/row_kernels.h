@@ -18,7 +18,7 @@ struct RowKernels {
   void (*widen_f16)(const Float16* x, int64_t count, float* out);
   void (*narrow_bf16)(const float* x, int64_t count, BFloat16* out);
 
-  // As in common/pages/float8_array.h, for float32.
+  // As in common/float8_array.h, for float32.
   void (*encode_float8)(const float* x, int64_t count, float scale, Float8* codes);
   void (*decode_float8)(const Float8* codes, int64_t count, float scale, float* out);
 

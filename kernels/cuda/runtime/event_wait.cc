@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "common/system/vector_registers.h"
+#include "common/system/cpu.h"
 #include "kernels/cuda/runtime/check.h"
 
 namespace millrace::kernels::cuda {

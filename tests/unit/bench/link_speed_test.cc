@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/ranks/staged_communicator.h"
 #include "kernels/cpu/cpu_device.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/ranks/staged_communicator.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 
 namespace millrace::bench {
 namespace {
@@ -15,7 +15,7 @@ TEST(LinkSpeed, IsOfBytesThatOtherRanksSent) {
   std::vector<LinkSpeed> speeds;
   test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
     const auto device = kernels::make_cpu_device({.num_threads = 1});
-    worker::StagedCommunicator group(*device, *world);
+    engine::StagedCommunicator group(*device, *world);
     const auto speed = measure_link(*device, group, 1 << 16);
     const std::lock_guard lock(mutex);
     if (speed.ok()) speeds.push_back(*speed);
@@ -30,7 +30,7 @@ TEST(LinkSpeed, IsOfBytesThatOtherRanksSent) {
 TEST(LinkSpeed, ARankAloneHasNone) {
   test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
     const auto device = kernels::make_cpu_device({.num_threads = 1});
-    worker::StagedCommunicator group(*device, *world);
+    engine::StagedCommunicator group(*device, *world);
     EXPECT_EQ(measure_link(*device, group, 1 << 16)->all_gather_gbytes_per_s, 0);
   });
 }

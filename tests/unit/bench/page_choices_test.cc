@@ -41,9 +41,9 @@ TEST(PageChoices, KeepTheFirstLayersWholeAtEqualBytes) {
 }
 
 TEST(PageChoices, KeepTheNewestInProportionToSpans) {
-  const HeadPattern two_pages{.pattern = Pattern::kElastic, .alpha = 128, .beta = 0};
-  const HeadPattern half{.pattern = Pattern::kElastic, .alpha = 0, .beta = 0.5F};
-  model::HeadPlan plan(/*num_layers=*/2, /*num_heads=*/2, two_pages);
+  const plan::HeadPattern two_pages{.pattern = plan::Pattern::kElastic, .alpha = 128, .beta = 0};
+  const plan::HeadPattern half{.pattern = plan::Pattern::kElastic, .alpha = 0, .beta = 0.5F};
+  plan::HeadPlan plan(/*num_layers=*/2, /*num_heads=*/2, two_pages);
   plan.at(1, 0) = half;  // the longer one of the two is the kv head's
   const auto choose = keep_spans(plan, kTokens);
   // 2 and 5 pages become 3.6 and 9 of 12, rounded down.

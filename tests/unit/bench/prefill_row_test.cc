@@ -9,11 +9,11 @@
 namespace millrace::bench {
 namespace {
 
-using worker::Phase;
-using worker::PhaseTimes;
+using engine::Phase;
+using engine::PhaseTimes;
 
-PhaseTimes attention_of(double attention_s) {
-  PhaseTimes phases;
+engine::PhaseTimes attention_of(double attention_s) {
+  engine::PhaseTimes phases;
   phases.add(Phase::kAttention, attention_s);
   return phases;
 }
@@ -23,7 +23,7 @@ PrefillRow row_of(int64_t num_tokens, double density) {
   row.result.density = density;
   row.result.imbalance = {.mean = 1.25, .worst = 1.5, .worst_layer = 3};
   row.result.rank_phases = {attention_of(4), attention_of(8)};
-  row.result.phases = worker::slowest(row.result.rank_phases);
+  row.result.phases = engine::slowest(row.result.rank_phases);
   return row;
 }
 

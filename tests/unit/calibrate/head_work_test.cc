@@ -67,11 +67,13 @@ TEST(TimeShare, AddsUpFindingListsAndAttendingByThem) {
   const HeadWork dense{.dense_blocks = 15};  // of five tiles
   const HeadWork work{.dense_blocks = 1, .listed_blocks = 2, .gathered_blocks = 3};
   const double attention = 1 + 2 * 2 + 3 * 3;
-  const auto share = [&](HeadPattern pattern) { return time_share(costs, pattern, work, dense); };
-  EXPECT_DOUBLE_EQ(share({.pattern = Pattern::kAShape}), attention / 15);
-  EXPECT_DOUBLE_EQ(share({.pattern = Pattern::kVerticalSlash}), (5 * 5 + attention) / 15);
-  EXPECT_DOUBLE_EQ(share({.pattern = Pattern::kBlockSparse}), (7 * 15 + attention) / 15);
-  EXPECT_DOUBLE_EQ(share({.pattern = Pattern::kAdaptive, .sampled_rows = 4}),
+  const auto share = [&](plan::HeadPattern pattern) {
+    return time_share(costs, pattern, work, dense);
+  };
+  EXPECT_DOUBLE_EQ(share({.pattern = plan::Pattern::kAShape}), attention / 15);
+  EXPECT_DOUBLE_EQ(share({.pattern = plan::Pattern::kVerticalSlash}), (5 * 5 + attention) / 15);
+  EXPECT_DOUBLE_EQ(share({.pattern = plan::Pattern::kBlockSparse}), (7 * 15 + attention) / 15);
+  EXPECT_DOUBLE_EQ(share({.pattern = plan::Pattern::kAdaptive, .sampled_rows = 4}),
                    (11 * 4 * 15 + attention) / 15);
   EXPECT_DOUBLE_EQ(time_share(costs, {}, dense, dense), 1);
 }

@@ -7,18 +7,18 @@ namespace millrace::calibrate {
 namespace {
 
 // What a rung asks for, in keys or shares. It grows along a ladder.
-double budget(const HeadPattern& pattern) {
+double budget(const plan::HeadPattern& pattern) {
   switch (pattern.pattern) {
-    case Pattern::kAShape:
+    case plan::Pattern::kAShape:
       return pattern.sink + pattern.window;
-    case Pattern::kVerticalSlash:
+    case plan::Pattern::kVerticalSlash:
       return pattern.verticals + pattern.slashes;
-    case Pattern::kBlockSparse:
+    case plan::Pattern::kBlockSparse:
       return pattern.top_k;
-    case Pattern::kAdaptive:
+    case plan::Pattern::kAdaptive:
       return double{pattern.gamma} + double{pattern.enough};
-    case Pattern::kDense:
-    case Pattern::kElastic:
+    case plan::Pattern::kDense:
+    case plan::Pattern::kElastic:
       break;
   }
   return 0;
@@ -29,7 +29,7 @@ TEST(Ladder, RisesFromRungToRung) {
     for (const auto& ladder : make_ladders(kSearchedPatterns, num_tokens)) {
       for (size_t rung = 1; rung < ladder.size(); ++rung) {
         EXPECT_LT(budget(ladder[rung - 1]), budget(ladder[rung]))
-            << format_head_pattern(ladder[rung]) << " of " << num_tokens;
+            << plan::format_head_pattern(ladder[rung]) << " of " << num_tokens;
       }
     }
   }
@@ -40,7 +40,7 @@ TEST(Ladder, HasPatternsThatAPlanMayHave) {
   for (const int64_t num_tokens : {65, 4096, 1'000'000}) {
     for (const auto& ladder : make_ladders(kSearchedPatterns, num_tokens)) {
       for (const auto& pattern : ladder) {
-        const auto read = parse_head_pattern(format_head_pattern(pattern));
+        const auto read = plan::parse_head_pattern(plan::format_head_pattern(pattern));
         ASSERT_TRUE(read.ok()) << read.error().to_string();
         EXPECT_EQ(*read, pattern);
       }
@@ -49,7 +49,7 @@ TEST(Ladder, HasPatternsThatAPlanMayHave) {
 }
 
 TEST(Ladder, HasOnlyWhatMayBeChosen) {
-  const Pattern only[] = {Pattern::kBlockSparse};
+  const plan::Pattern only[] = {plan::Pattern::kBlockSparse};
   const auto ladders = make_ladders(only, 4096);
   ASSERT_EQ(ladders.size(), 1);
   EXPECT_EQ(ladders[0].front().top_k, 1);

@@ -16,12 +16,13 @@ namespace {
 
 constexpr int32_t kSink = 70;
 constexpr int32_t kWindow = 200;
-constexpr HeadPattern kAShape{.pattern = Pattern::kAShape, .sink = kSink, .window = kWindow};
-constexpr HeadPattern kSlashes{
-    .pattern = Pattern::kVerticalSlash, .verticals = 100, .slashes = 100};
-constexpr HeadPattern kBlocks{.pattern = Pattern::kBlockSparse, .top_k = 4};
-constexpr HeadPattern kPages11{.pattern = Pattern::kAdaptive};
-constexpr HeadPattern kWidest[] = {kAShape, kSlashes, kBlocks, kPages11};
+constexpr plan::HeadPattern kAShape{
+    .pattern = plan::Pattern::kAShape, .sink = kSink, .window = kWindow};
+constexpr plan::HeadPattern kSlashes{
+    .pattern = plan::Pattern::kVerticalSlash, .verticals = 100, .slashes = 100};
+constexpr plan::HeadPattern kBlocks{.pattern = plan::Pattern::kBlockSparse, .top_k = 4};
+constexpr plan::HeadPattern kPages11{.pattern = plan::Pattern::kAdaptive};
+constexpr plan::HeadPattern kWidest[] = {kAShape, kSlashes, kBlocks, kPages11};
 
 constexpr double kNoSink = -std::numeric_limits<double>::infinity();
 
@@ -76,7 +77,7 @@ TEST(LayerTrial, HasTheErrorOfAReferenceInDouble) {
   const auto layer = planted_layer();
   const auto device = kernels::make_cpu_device({.num_threads = 2});
   TrialOfLayer trial(*device, layer, kWidest);
-  const std::vector<HeadPattern> patterns(kHeads, kAShape);
+  const std::vector<plan::HeadPattern> patterns(kHeads, kAShape);
   ASSERT_TRUE(trial->build(patterns).ok());
   trial->attend();
   const auto errors = trial->errors();
@@ -96,7 +97,7 @@ TEST(LayerTrial, CountsTheSinksOfHeads) {
   TrialOfLayer with(*device, layer, kWidest, sinks);
   TrialOfLayer without(*device, layer, kWidest);
   for (auto* trial : {&with, &without}) {
-    ASSERT_TRUE((*trial)->build(std::vector<HeadPattern>(kHeads, kAShape)).ok());
+    ASSERT_TRUE((*trial)->build(std::vector<plan::HeadPattern>(kHeads, kAShape)).ok());
     (*trial)->attend();
   }
   const auto errors = with->errors();
@@ -113,7 +114,7 @@ TEST(LayerTrial, IsWithoutErrorWhereHeadsAreDense) {
   const auto layer = planted_layer();
   const auto device = kernels::make_cpu_device({.num_threads = 2});
   TrialOfLayer trial(*device, layer, kWidest);
-  ASSERT_TRUE(trial->build(std::vector<HeadPattern>(kHeads)).ok());
+  ASSERT_TRUE(trial->build(std::vector<plan::HeadPattern>(kHeads)).ok());
   trial->attend();
   EXPECT_EQ(*trial->errors(), std::vector<double>(kHeads, 0));
   const auto dense = dense_work(trial->tiles());
@@ -127,8 +128,8 @@ TEST(LayerTrial, IsTheSameOnADeviceWithMemoryOfItsOwn) {
   TrialOfLayer here(*near, layer, kWidest);
   TrialOfLayer there(far, layer, kWidest);
   // With blocks and without: the device's index differs in its arrays.
-  for (const auto& patterns : {std::vector<HeadPattern>{kAShape, kSlashes, kSlashes},
-                               std::vector<HeadPattern>{kPages11, kSlashes, kBlocks}}) {
+  for (const auto& patterns : {std::vector<plan::HeadPattern>{kAShape, kSlashes, kSlashes},
+                               std::vector<plan::HeadPattern>{kPages11, kSlashes, kBlocks}}) {
     for (auto* trial : {&here, &there}) {
       ASSERT_TRUE((*trial)->build(patterns).ok());
       (*trial)->attend();

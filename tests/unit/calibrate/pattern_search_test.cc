@@ -19,17 +19,17 @@ const KernelCosts kCosts{.shape = kShape,
                          .pooled_block = 0.1,
                          .sampled_block = 0.005};
 constexpr kernels::SparseCost kFreeLists{.speed = 1, .launch_tokens = 0, .rows = 0};
-constexpr Pattern kMInference[] = {Pattern::kAShape, Pattern::kVerticalSlash,
-                                   Pattern::kBlockSparse};
+constexpr plan::Pattern kMInference[] = {plan::Pattern::kAShape, plan::Pattern::kVerticalSlash,
+                                         plan::Pattern::kBlockSparse};
 
-std::vector<HeadPattern> widest_of(const std::vector<Ladder>& ladders) {
-  std::vector<HeadPattern> widest;
+std::vector<plan::HeadPattern> widest_of(const std::vector<Ladder>& ladders) {
+  std::vector<plan::HeadPattern> widest;
   for (const auto& ladder : ladders) widest.push_back(ladder.back());
   return widest;
 }
 
-std::vector<HeadChoice> search(const SearchOptions& options, std::span<const Pattern> patterns,
-                               int num_threads = 2) {
+std::vector<HeadChoice> search(const SearchOptions& options,
+                               std::span<const plan::Pattern> patterns, int num_threads = 2) {
   const auto device = kernels::make_cpu_device({.num_threads = num_threads});
   PatternSearch search(options, make_ladders(patterns, kTokens), kCosts, kFreeLists,
                        /*num_layers=*/1, kHeads);
@@ -45,18 +45,18 @@ std::vector<HeadChoice> search(const SearchOptions& options, std::span<const Pat
 
 TEST(PatternSearch, FindsThePatternThatEachHeadWasMadeFor) {
   const auto choices = search({.time = 0.45}, kMInference);
-  EXPECT_EQ(pattern_name(choices[kLocal].pattern.pattern), "a-shape")
-      << format_head_pattern(choices[kLocal].pattern);
-  EXPECT_EQ(pattern_name(choices[kColumns].pattern.pattern), "vertical-slash")
-      << format_head_pattern(choices[kColumns].pattern);
-  EXPECT_EQ(pattern_name(choices[kClustered].pattern.pattern), "block-sparse")
-      << format_head_pattern(choices[kClustered].pattern);
+  EXPECT_EQ(plan::pattern_name(choices[kLocal].pattern.pattern), "a-shape")
+      << plan::format_head_pattern(choices[kLocal].pattern);
+  EXPECT_EQ(plan::pattern_name(choices[kColumns].pattern.pattern), "vertical-slash")
+      << plan::format_head_pattern(choices[kColumns].pattern);
+  EXPECT_EQ(plan::pattern_name(choices[kClustered].pattern.pattern), "block-sparse")
+      << plan::format_head_pattern(choices[kClustered].pattern);
 }
 
 TEST(PatternSearch, KeepsWithinTheBudget) {
   for (const double time : {0.35, 0.5, 0.7}) {
     for (const auto& choice : search({.time = time}, kSearchedPatterns)) {
-      EXPECT_LE(choice.time, time) << format_head_pattern(choice.pattern);
+      EXPECT_LE(choice.time, time) << plan::format_head_pattern(choice.pattern);
       EXPECT_GT(choice.density, 0);
     }
   }
@@ -83,7 +83,7 @@ TEST(PatternSearch, ChoosesTheSameAgainWhateverTheThreads) {
 
 TEST(PatternSearch, RunsHeadsDenselyWhereNothingIsWithinTheBudget) {
   for (const auto& choice : search({.time = 0.01}, kSearchedPatterns)) {
-    EXPECT_EQ(choice.pattern, HeadPattern{});
+    EXPECT_EQ(choice.pattern, plan::HeadPattern{});
     EXPECT_EQ(choice.time, 1);
   }
 }
@@ -101,7 +101,7 @@ TEST(PatternSearch, RunsHeadsDenselyOfALayerThatWasNotLookedAt) {
   const auto alone = millrace::calibrate::search({.time = 0.45}, kMInference);
   for (int32_t head = 0; head < kHeads; ++head) {
     const auto& expected = alone[static_cast<size_t>(head)];
-    EXPECT_EQ(search.choose(1, head).pattern, HeadPattern{}) << head;
+    EXPECT_EQ(search.choose(1, head).pattern, plan::HeadPattern{}) << head;
     for (const int32_t layer : {0, 2}) {
       EXPECT_EQ(search.choose(layer, head).pattern, expected.pattern) << layer << " " << head;
       EXPECT_EQ(search.choose(layer, head).error, expected.error) << layer << " " << head;
@@ -117,7 +117,7 @@ TEST(PatternSearch, RunsHeadsDenselyThatErrMoreThanTheyMay) {
   const auto strict = search({.time = 0.4, .max_error = least}, kMInference);
   int num_dense = 0;
   for (size_t head = 0; head < kHeads; ++head) {
-    const bool is_dense = strict[head].pattern == HeadPattern{};
+    const bool is_dense = strict[head].pattern == plan::HeadPattern{};
     EXPECT_EQ(is_dense, free[head].error > least) << head;
     num_dense += is_dense ? 1 : 0;
   }

@@ -85,7 +85,8 @@ PlantedLayer planted_layer() {
 }
 
 TrialOfLayer::TrialOfLayer(kernels::Device& device, const PlantedLayer& layer,
-                           std::span<const HeadPattern> widest, const std::vector<float>& sinks)
+                           std::span<const plan::HeadPattern> widest,
+                           const std::vector<float>& sinks)
     : device_(device),
       world_(std::move(comm::LocalGroup::create(1).front())),
       alone_(device, *world_),

@@ -9,8 +9,8 @@
 
 #include "calibrate/layer_trial.h"
 #include "comm/local/local_group.h"
+#include "engine/ranks/staged_communicator.h"
 #include "kernels/cpu/cpu_device.h"
-#include "worker/ranks/staged_communicator.h"
 
 namespace millrace::calibrate {
 
@@ -38,7 +38,7 @@ class TrialOfLayer {
  public:
   // `sinks`: one per head; empty if there are none.
   TrialOfLayer(kernels::Device& device, const PlantedLayer& layer,
-               std::span<const HeadPattern> widest, const std::vector<float>& sinks = {});
+               std::span<const plan::HeadPattern> widest, const std::vector<float>& sinks = {});
 
   LayerTrial& operator*() { return *trial_; }
   LayerTrial* operator->() { return trial_.get(); }
@@ -48,7 +48,7 @@ class TrialOfLayer {
 
   kernels::Device& device_;
   std::unique_ptr<comm::Communicator> world_;
-  worker::StagedCommunicator alone_;
+  engine::StagedCommunicator alone_;
   kernels::DeviceBuffer q_, k_, v_, sinks_;
   std::unique_ptr<LayerTrial> trial_;
 };

@@ -19,7 +19,7 @@
 
 #include "comm/net/address_scheme.h"
 #include "comm/net/socket_address.h"
-#include "comm/tcp/request_reader.h"
+#include "comm/tcp/frame_reader.h"
 #include "comm/tcp/tcp_transport.h"
 #include "comm/tcp/wire.h"
 #include "common/errc_wire.h"
@@ -414,22 +414,22 @@ TEST_F(TcpStrangers, AThousandStrangersChangeNothingOfAPull) {
   expect_served();
 }
 
-TEST(RequestReader, TakesNoMemoryForWhatIsRefused) {
-  RequestReader reader;
+TEST(FrameReader, TakesNoMemoryForWhatIsRefused) {
+  FrameReader reader;
   const auto frame = write_request_frame({.header_bytes = kMaxTransportHeaderBytes + 1});
   std::ranges::copy(frame, reader.room().begin());
   EXPECT_FALSE(reader.took(frame.size()).ok());
   EXPECT_LT(reader.held_bytes(), 100u);
 }
 
-TEST(RequestReader, PutsTogetherWhatComesInPieces) {
+TEST(FrameReader, PutsTogetherWhatComesInPieces) {
   const std::string header = "which pages";
   const std::string bytes =
       text_of(write_request_frame({.header_bytes = 11, .call = 5, .destination_bytes = 7})) +
       header;
   for (size_t piece = 1; piece <= bytes.size(); ++piece) {
-    RequestReader reader;
-    std::optional<RequestReader::Request> request;
+    FrameReader reader;
+    std::optional<FrameReader::Request> request;
     for (size_t at = 0; at < bytes.size();) {
       ASSERT_FALSE(request.has_value());
       const auto room = reader.room();

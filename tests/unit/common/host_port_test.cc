@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/endpoint/host_port.h"
+#include "common/host_port.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/pages/kept_pages.h"
+#include "common/kept_pages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is appended to a file of records can be read again, whatever happened to the file.
-#include "common/files/record_file.h"
+#include "common/system/record_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

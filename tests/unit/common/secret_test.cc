@@ -4,8 +4,7 @@
 
 #include <set>
 
-#include "common/random_id.h"
-#include "common/same_secret.h"
+#include "common/secret.h"
 
 namespace millrace {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The group's end of the control connection, against a coordinator.
 #include "worker/control/control_client.h"
+#include "common/errc_wire.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <future>
 
-#include "common/errc_wire.h"
 #include "protocol/codec.h"
 #include "tests/support/certificates.h"
 #include "tests/support/temp_directory.h"

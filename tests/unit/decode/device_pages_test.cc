@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "common/dtype.h"
-#include "common/pages/float8_array.h"
+#include "common/float8_array.h"
 #include "decode/attention/cpu_page_kernel.h"
 #include "decode/attention/progressive_attention.h"
 #include "kernels/cuda/cuda_device.h"
@@ -51,7 +51,7 @@ Tail tail_of(const CacheShape& shape, uint64_t seed) {
 
 class OnCpu {
  public:
-  OnCpu(PagedCache& cache, const PageRule& rule)
+  OnCpu(PagedCache& cache, const kernels::PageRule& rule)
       : shape_(cache.shape()),
         pool_(cache, {.num_layers = shape_.num_layers,
                       .first_kv_head = shape_.first_kv_head,
@@ -284,7 +284,7 @@ TEST_F(DevicePagesTest, AttendToThePagesThatTheCpuDoes) {
                             .num_tokens = tokens,
                             .dtype = dtype},
                            test::clustered_keys(1, 0.7F), static_cast<uint64_t>(group + tokens));
-          const CalibratedRule rule(0.9);
+          const kernels::CalibratedRule rule(0.9);
           OnCpu cpu(cache, rule);
           OnGpu gpu(cache, {});
           for (uint64_t step = 0; step < 3; ++step) {
@@ -314,7 +314,7 @@ TEST_F(DevicePagesTest, ProvenMassesEndOnTheSamePagesToo) {
                       .num_tokens = 64 * 120 - 5,
                       .dtype = DType::kBFloat16},
                      test::clustered_keys(1.5F, 0.05F), 11);
-    const BoundRule rule(0.9);
+    const kernels::BoundRule rule(0.9);
     OnCpu cpu(cache, rule);
     OnGpu gpu(cache, {.proven = true});
     for (uint64_t step = 0; step < 5; ++step) {
@@ -363,9 +363,9 @@ TEST_F(DevicePagesTest, PagesThatAreNotKeptTakeNoPart) {
   shape.kept = &kept;
   PagedCache cache(shape, test::clustered_keys(1, 0.7F), 31);
   for (const bool proven : {false, true}) {
-    const CalibratedRule calibrated(0.9);
-    const BoundRule bound(0.9);
-    OnCpu cpu(cache, proven ? static_cast<const PageRule&>(bound) : calibrated);
+    const kernels::CalibratedRule calibrated(0.9);
+    const kernels::BoundRule bound(0.9);
+    OnCpu cpu(cache, proven ? static_cast<const kernels::PageRule&>(bound) : calibrated);
     for (const int64_t slots : {0, 30}) {
       OnGpu gpu(cache, {.proven = proven, .num_slots = slots});
       for (uint64_t step = 0; step < 4; ++step) {
@@ -397,7 +397,7 @@ TEST_F(DevicePagesTest, OfAWindowAllTokensTakePartAndNoOthers) {
   for (const KeptPages* pages : {static_cast<const KeptPages*>(nullptr), &kept}) {
     shape.kept = pages;
     PagedCache cache(shape, test::clustered_keys(1, 0.7F), 41);
-    const CalibratedRule rule(0.9);
+    const kernels::CalibratedRule rule(0.9);
     OnCpu cpu(cache, rule);
     for (const int64_t slots : {0, 30}) {
       OnGpu gpu(cache, {.num_slots = slots});
@@ -429,7 +429,7 @@ TEST_F(DevicePagesTest, ASinkTakesItsShareOfPromptAndTail) {
                         .num_tokens = 64 * 150 - 17,
                         .dtype = dtype},
                        test::clustered_keys(1, 0.7F), 51);
-      const CalibratedRule rule(0.9);
+      const kernels::CalibratedRule rule(0.9);
       OnCpu cpu(cache, rule);
       OnGpu gpu(cache, {.num_slots = 100});
       const std::vector<float> sinks = {0,  4, 9.5F, -3, 1e4F, -1e4F, 12, 8,
@@ -474,7 +474,7 @@ TEST_F(DevicePagesTest, PagesInEightBitsAreReadUnderTheirHeadsScales) {
                             .num_tokens = tokens},
                            test::clustered_keys(1, 0.7F), static_cast<uint64_t>(group + tokens),
                            &scales);
-          const CalibratedRule rule(0.9);
+          const kernels::CalibratedRule rule(0.9);
           OnCpu cpu(cache, rule);
           const int64_t few = std::min<int64_t>(40, cache.shape().num_pages());
           OnGpu all(cache, {.float8 = &scales, .output = output});

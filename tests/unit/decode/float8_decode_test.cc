@@ -5,7 +5,7 @@
 
 #include "comm/local/local_transport.h"
 #include "common/checksum.h"
-#include "common/pages/float8_array.h"
+#include "common/float8_array.h"
 #include "decode/decode_node.h"
 #include "kvclient/manifest/manifest_proto.h"
 #include "tests/support/fake_clock.h"

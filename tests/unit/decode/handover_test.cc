@@ -23,7 +23,7 @@
 #include "model/weights.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/unit/decode/served_prompt.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 #include "worker/batch/batch_job.h"
 
 namespace millrace::decode {
@@ -40,7 +40,7 @@ struct Setting {
   std::string name;
   std::string reported_transport;
   std::function<Result<std::unique_ptr<comm::Transport>>()> make_transport;
-  worker::GridShape prefill;
+  engine::GridShape prefill;
   int decode_tp = 1;
   DType dtype = DType::kFloat32;
   int32_t num_kv_heads = 4;
@@ -140,7 +140,7 @@ std::vector<int32_t> batch_tokens(const std::string& model_directory, DType dtyp
   test::run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
     auto rank = test::rank_options(model_directory, {1, 1});
     rank.compute_dtype = dtype;
-    auto runtime = worker::RankRuntime::create(std::move(world), rank);
+    auto runtime = engine::RankRuntime::create(std::move(world), rank);
     worker::BatchJob job(worker::batch_resources(**runtime), options);
     MR_CHECK(job.run().ok(), "the reference job failed");
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For a layer's exact input, the predicted queries are the layer's queries: for every kind of layer
 // in Transformers' checkpoints here (tests/models/architectures).
-#include "decode/predict/next_queries.h"
+#include "decode/next_queries.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/float8.h"
+#include "common/kv_scales.h"
 #include "common/page_tokens.h"
-#include "common/pages/kv_scales.h"
 #include "decode/attention/progressive_attention.h"
 #include "tests/support/random_data.h"
 

@@ -38,7 +38,7 @@ struct Attended {
 
 class Attention {
  public:
-  Attention(PagedCache& cache, const PageRule& rule, int64_t num_slots = 1000)
+  Attention(PagedCache& cache, const kernels::PageRule& rule, int64_t num_slots = 1000)
       : shape_(cache.shape()),
         pool_(cache, {.num_layers = shape_.num_layers,
                       .first_kv_head = shape_.first_kv_head,
@@ -111,7 +111,7 @@ class DTypeTest : public testing::TestWithParam<DType> {};
 
 TEST_P(DTypeTest, AllPagesAreDenseAttention) {
   PagedCache cache(shape(GetParam()), test::normal_keys, 7);
-  const CalibratedRule all(1.0);
+  const kernels::CalibratedRule all(1.0);
   Attention attention(cache, all);
   const auto q = queries(3);
   for (int32_t layer = 0; layer < 2; ++layer) {
@@ -132,7 +132,7 @@ TEST_P(DTypeTest, AllPagesAreDenseAttention) {
 TEST_P(DTypeTest, AWindowIsDenseAttentionFromItsFirstToken) {
   const auto whole = shape(GetParam());
   PagedCache cache(whole, test::normal_keys, 7);
-  const CalibratedRule little(0.05);
+  const kernels::CalibratedRule little(0.05);
   const auto q = queries(3);
   for (const int64_t num_slots : {1000, 6}) {
     Attention attention(cache, little, num_slots);
@@ -171,14 +171,14 @@ TEST(PageKernel, NoPageHasMoreMassThanItsBound) {
     PagedCache cache(shape(), kinds[kind], 11 + kind);
     for (const float size : {0.1F, 1.0F, 20.0F}) {
       const auto q = queries(kind, size);
-      const CalibratedRule all(1.0);
+      const kernels::CalibratedRule all(1.0);
       Attention attention(cache, all);
       std::vector<PageRanking> rankings;
       rank_pages(kernel, all, cache.shape(), cache.digests(), 0, q.data(), nullptr, rankings);
       for (int32_t head = 0; head < 6; ++head) {
         const auto dense = cache.dense(0, head, q.data() + head * 32);
         const auto num_pages = static_cast<size_t>(cache.shape().num_pages());
-        const PageEstimate* const estimates =
+        const kernels::PageEstimate* const estimates =
             rankings[static_cast<size_t>(head / 3)].estimates.data() +
             static_cast<size_t>(head % 3) * num_pages;
         for (size_t page = 0; page < num_pages; ++page) {
@@ -197,7 +197,7 @@ TEST(PageKernel, TheMassThatItFindsIsWithinTheBoundToo) {
   PagedCache cache(shape(), test::clustered_keys(100, 0.01F), 5);
   CpuPageKernel kernel(1);
   const auto q = queries(9, 5);
-  const BoundRule rule(0.5);
+  const kernels::BoundRule rule(0.5);
   std::vector<PageRanking> rankings;
   rank_pages(kernel, rule, cache.shape(), cache.digests(), 1, q.data(), nullptr, rankings);
   std::vector<std::byte> page(static_cast<size_t>(cache.page_bytes()));
@@ -225,12 +225,12 @@ TEST(PageKernel, TheMassThatItFindsIsWithinTheBoundToo) {
   }
 }
 
-TEST(BoundRule, NeverAttendsToLessThanTheMassAskedFor) {
+TEST(kernels::BoundRule, NeverAttendsToLessThanTheMassAskedFor) {
   int64_t left_out = 0;
   for (uint64_t seed = 0; seed < 6; ++seed) {
     PagedCache cache(shape(), test::clustered_keys(1.5F, 0.05F), 100 + seed);
     for (const double mass : {0.5, 0.9, 0.98}) {
-      const BoundRule rule(mass);
+      const kernels::BoundRule rule(mass);
       Attention attention(cache, rule);
       const auto q = queries(seed, 3);
       const auto attended = attention.must_attend(0, q);
@@ -243,12 +243,12 @@ TEST(BoundRule, NeverAttendsToLessThanTheMassAskedFor) {
 }
 
 // Pages with different centres and keys that are normal around them, as the rule assumes.
-TEST(CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
+TEST(kernels::CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
   double sum = 0, least = 1;
   int64_t pages_read = 0, queries_asked = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     PagedCache cache(shape(), test::clustered_keys(1, 1), 200 + seed);
-    const CalibratedRule rule(0.98);
+    const kernels::CalibratedRule rule(0.98);
     Attention attention(cache, rule);
     const auto q = queries(seed, 3);
     const auto attended = attention.must_attend(1, q);
@@ -267,13 +267,14 @@ TEST(CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
 // 4. If those have a k of 1 as well they hold 28 e^(4 - depth), and if 1.25 of the 40 have one of 2.5,
 // 1.25 / 40 * 28 e^(10 - depth) besides: a fiftieth of the whole from a depth of 10.35 on, the former
 // alone from 7.74 on.
-TEST(CalibratedRule, HoldsAPageOfTheRestForWhatTheHeadLooksFor) {
-  const CalibratedRule rule(0.98);
+TEST(kernels::CalibratedRule, HoldsAPageOfTheRestForWhatTheHeadLooksFor) {
+  const kernels::CalibratedRule rule(0.98);
   std::vector<int32_t> order(40);
   std::iota(order.begin(), order.end(), 0);
   const auto enough = [&](float depth) {
-    std::vector<PageEstimate> estimates(40, {.centre = 0, .spread = 1});
-    std::fill(estimates.begin() + 12, estimates.end(), PageEstimate{.centre = -depth, .spread = 4});
+    std::vector<kernels::PageEstimate> estimates(40, {.centre = 0, .spread = 1});
+    std::fill(estimates.begin() + 12, estimates.end(),
+              kernels::PageEstimate{.centre = -depth, .spread = 4});
     const std::vector<float> log_mass(40, 1);
     return rule.enough({.estimates = estimates,
                         .log_mass = log_mass,
@@ -289,7 +290,7 @@ TEST(CalibratedRule, HoldsAPageOfTheRestForWhatTheHeadLooksFor) {
 
 TEST(ProgressiveAttention, WhatStandsBehindThePromptCountsAsAttended) {
   PagedCache cache(shape(), test::normal_keys, 7);
-  const BoundRule rule(0.9);
+  const kernels::BoundRule rule(0.9);
   Attention attention(cache, rule);
   const auto q = queries(3);
   std::vector<float> tail(6, -std::numeric_limits<float>::infinity());
@@ -300,7 +301,7 @@ TEST(ProgressiveAttention, WhatStandsBehindThePromptCountsAsAttended) {
 
 TEST(ProgressiveAttention, TheFirstPageAndTheLastTwoLead) {
   PagedCache cache(shape(), test::clustered_keys(3, 0.1F), 8);
-  const BoundRule rule(0.01);
+  const kernels::BoundRule rule(0.01);
   Attention attention(cache, rule);
   for (const auto& pages : attention.must_attend(0, queries(4, 5)).pages) {
     ASSERT_GE(pages.size(), 4u);
@@ -310,7 +311,7 @@ TEST(ProgressiveAttention, TheFirstPageAndTheLastTwoLead) {
 
 TEST(ProgressiveAttention, APoolOfAnySizeGivesTheSame) {
   PagedCache cache(shape(DType::kBFloat16), test::clustered_keys(1, 1), 21);
-  const CalibratedRule rule(0.95);
+  const kernels::CalibratedRule rule(0.95);
   Attention ample_pool(cache, rule, 160);
   for (const int64_t slots : {2, 3, 7, 24, 80}) {
     Attention small_pool(cache, rule, slots);
@@ -329,7 +330,7 @@ TEST(ProgressiveAttention, APoolOfAnySizeGivesTheSame) {
 
 TEST(ProgressiveAttention, APageThatDoesNotComeIsAnErrorAndThenComes) {
   PagedCache cache(shape(), test::normal_keys, 3);
-  const CalibratedRule all(1.0);
+  const kernels::CalibratedRule all(1.0);
   Attention attention(cache, all, 30);
   const auto q = queries(1);
   const auto expected = Attention(cache, all).must_attend(0, q);
@@ -346,7 +347,7 @@ TEST(ProgressiveAttention, APageThatDoesNotComeIsAnErrorAndThenComes) {
 
 TEST(ProgressiveAttention, WhatItReadLastTimeComesInOneBatch) {
   PagedCache cache(shape(), test::normal_keys, 3);
-  const CalibratedRule all(1.0);
+  const kernels::CalibratedRule all(1.0);
   Attention attention(cache, all, 160);
   attention.must_attend(0, queries(1));
   EXPECT_EQ(cache.num_fetched, 80);

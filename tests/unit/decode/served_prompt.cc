@@ -6,9 +6,9 @@
 #include "model/checkpoint/element_conversion.h"
 #include "model/load_model_config.h"
 #include "tests/support/random_data.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 #include "worker/staging/store_sink.h"
-#include "worker/store/manifest.h"
+#include "worker/store/make_manifest.h"
 
 namespace millrace::test {
 
@@ -17,14 +17,14 @@ namespace {
 constexpr std::chrono::seconds kTimeout{60};
 
 // Passes the same layers to the store under test and to the cache it is compared with.
-class BothSinks final : public worker::KvSink {
+class BothSinks final : public engine::KvSink {
  public:
-  BothSinks(worker::KvSink& first, worker::KvSink& second) : first_(first), second_(second) {}
-  Result<void> stage_layer(int32_t layer, const worker::LocalKv& local) override {
+  BothSinks(engine::KvSink& first, engine::KvSink& second) : first_(first), second_(second) {}
+  Result<void> stage_layer(int32_t layer, const engine::LocalKv& local) override {
     MR_RETURN_IF_ERROR(first_.stage_layer(layer, local));
     return second_.stage_layer(layer, local);
   }
-  Result<void> write_layer(const worker::LayerKv& kv) override {
+  Result<void> write_layer(const engine::LayerKv& kv) override {
     MR_RETURN_IF_ERROR(first_.write_layer(kv));
     return second_.write_layer(kv);
   }
@@ -34,33 +34,33 @@ class BothSinks final : public worker::KvSink {
   }
 
  private:
-  worker::KvSink& first_;
-  worker::KvSink& second_;
+  engine::KvSink& first_;
+  engine::KvSink& second_;
 };
 
 // Passes layers on, in another dtype if it differs.
-class RoundingSink final : public worker::KvSink {
+class RoundingSink final : public engine::KvSink {
  public:
-  RoundingSink(worker::KvSink& next, DType dtype) : next_(next), dtype_(dtype) {}
-  Result<void> stage_layer(int32_t layer, const worker::LocalKv& local) override {
+  RoundingSink(engine::KvSink& next, DType dtype) : next_(next), dtype_(dtype) {}
+  Result<void> stage_layer(int32_t layer, const engine::LocalKv& local) override {
     return next_.stage_layer(layer, round(local));
   }
-  Result<void> write_layer(const worker::LayerKv& kv) override {
-    worker::LayerKv rounded = kv;
+  Result<void> write_layer(const engine::LayerKv& kv) override {
+    engine::LayerKv rounded = kv;
     rounded.local = round(kv.local);
     return next_.write_layer(rounded);
   }
   Result<void> finish() override { return next_.finish(); }
 
  private:
-  worker::LocalKv round(const worker::LocalKv& local) {
-    worker::LocalKv rounded = local;
+  engine::LocalKv round(const engine::LocalKv& local) {
+    engine::LocalKv rounded = local;
     rounded.k = round(local, local.k, k_);
     rounded.v = round(local, local.v, v_);
     rounded.dtype = dtype_;
     return rounded;
   }
-  const void* round(const worker::LocalKv& local, const void* rows,
+  const void* round(const engine::LocalKv& local, const void* rows,
                     std::vector<std::byte>& storage) const {
     const int64_t count = local.num_kv_heads * local.num_rows * local.head_dim;
     storage.resize(static_cast<size_t>(count * dtype_bytes(dtype_)));
@@ -69,7 +69,7 @@ class RoundingSink final : public worker::KvSink {
     return storage.data();
   }
 
-  worker::KvSink& next_;
+  engine::KvSink& next_;
   DType dtype_;
   std::vector<std::byte> k_, v_;
 };
@@ -127,7 +127,7 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
   Rank& rank = ranks_[static_cast<size_t>(number)];
   auto rank_settings = rank_options(options.model_directory, options.grid);
   rank_settings.compute_dtype = options.compute_dtype;
-  auto runtime = must(worker::RankRuntime::create(std::move(world), rank_settings));
+  auto runtime = must(engine::RankRuntime::create(std::move(world), rank_settings));
   const auto& shard = runtime->weights().shard;
   const int cp_rank = runtime->grid().cp().rank();
   const DType cache_dtype = options.cache_dtype.value_or(options.compute_dtype);
@@ -158,7 +158,7 @@ void ServedPrompt::serve(comm::Transport& transport, const Clock& clock, const O
   RoundingSink rounded(into_both, cache_dtype);
   const bool stores = shard.kv_replica == 0;
   if (stores) must(rank.store->begin_request("prompt-1", num_tokens_, pages));
-  const model::HeadPlan dense(config_.num_layers, config_.num_query_heads, {});
+  const plan::HeadPlan dense(config_.num_layers, config_.num_query_heads, {});
   const auto result = must(runtime->engine().prefill(
       {.token_ids = options.tokens, .plan = &dense, .sink = stores ? &rounded : nullptr},
       kTimeout));

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "comm/api/transport.h"
-#include "common/pages/kept_pages.h"
-#include "common/pages/kv_scales.h"
+#include "common/kept_pages.h"
+#include "common/kv_scales.h"
+#include "engine/ranks/rank_grid.h"
 #include "kvclient/manifest/manifest.h"
 #include "kvstore/kv_store.h"
 #include "protocol/manifest.pb.h"
 #include "tests/support/temp_directory.h"
-#include "tests/unit/worker/engine/whole_cache.h"
-#include "worker/ranks/rank_grid.h"
+#include "tests/unit/engine/whole_cache.h"
 #include "worker/store/kv_server.h"
 
 namespace millrace::test {
@@ -35,7 +35,7 @@ class ServedPrompt {
  public:
   struct Options {
     std::string model_directory;
-    worker::GridShape grid;
+    engine::GridShape grid;
     std::vector<int32_t> tokens;
     DType compute_dtype = DType::kFloat32;
     // The dtype of the pages, if it is not `compute_dtype`: pages are what a rank that computes in

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/pages/float8_array.h"
+#include "common/float8_array.h"
 #include "kernels/cpu/float8/kv_float8.h"
 #include "tests/unit/kernels/contexts.h"
 #include "tests/unit/kernels/kv_float8_case.h"

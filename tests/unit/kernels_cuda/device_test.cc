@@ -50,7 +50,7 @@ TEST_F(CudaDeviceTest, CopiesThereAndBackInStreamOrder) {
 }
 
 // Otherwise the host's next computation takes many times as long
-// (common/system/vector_registers.h).
+// (common/system/cpu.h).
 TEST_F(CudaDeviceTest, AWaitLeavesVectorRegistersAsOrdinaryCodeExpectsThem) {
   if (!test::upper_halves_in_use().has_value()) GTEST_SKIP() << "this processor does not say";
   std::vector<int> values(1 << 20);

@@ -2,6 +2,7 @@
 // What a decode node is told if the bytes, the lease or the question are wrong.
 
 #include "kvclient/kv_client.h"
+#include "common/errc_wire.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +11,6 @@
 
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
-#include "common/errc_wire.h"
 #include "kvclient/manifest/manifest_proto.h"
 #include "kvclient/pull_client.h"
 #include "protocol/kv_messages.pb.h"

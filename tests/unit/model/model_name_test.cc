@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/model_name.h"
+#include "model/load_model_config.h"
 
 #include <gtest/gtest.h>
 

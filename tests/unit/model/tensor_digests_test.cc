@@ -10,8 +10,8 @@
 #include <fstream>
 #include <string>
 
-#include "common/mapping/file_identity.h"
 #include "common/system/file_descriptor.h"
+#include "common/system/file_identity.h"
 #include "tests/support/temp_directory.h"
 
 namespace millrace::model {

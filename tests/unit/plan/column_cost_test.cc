@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-namespace millrace::model {
+namespace millrace::plan {
 namespace {
 
 // Llama 3 8B: 6,979,321,856 weights in the products of its layers.
-ModelConfig llama() {
-  ModelConfig config;
+model::ModelConfig llama() {
+  model::ModelConfig config;
   config.num_layers = 32;
   config.hidden_size = 4096;
   config.num_query_heads = 32;
@@ -46,4 +46,4 @@ TEST(ColumnCost, ADensityThatIsNoneCountsAsTheNearest) {
 }
 
 }  // namespace
-}  // namespace millrace::model
+}  // namespace millrace::plan

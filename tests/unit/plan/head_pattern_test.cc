@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/pattern/head_pattern.h"
+#include "plan/head_pattern.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace millrace {
+namespace millrace::plan {
 namespace {
 
 using testing::HasSubstr;
@@ -148,4 +148,4 @@ TEST(HeadPattern, ARequestMayNameAPatternOrAutoButNoFile) {
 }
 
 }  // namespace
-}  // namespace millrace
+}  // namespace millrace::plan

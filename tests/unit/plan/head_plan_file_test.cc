@@ -10,14 +10,14 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 namespace {
 
 using test::TempDirectory;
 using testing::AllOf;
 using testing::HasSubstr;
 
-ModelConfig model_of(int32_t num_layers, int32_t num_heads) {
+model::ModelConfig model_of(int32_t num_layers, int32_t num_heads) {
   auto config = test::tiny_model_config();
   config.num_layers = num_layers;
   config.num_query_heads = num_heads;
@@ -151,4 +151,4 @@ TEST(HeadPlanFile, IsNotReadWhenPlansComeFromARequest) {
 }
 
 }  // namespace
-}  // namespace millrace::model
+}  // namespace millrace::plan

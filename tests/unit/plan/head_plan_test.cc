@@ -5,7 +5,7 @@
 
 #include "tests/support/checkpoint_writer.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 namespace {
 
 TEST(HeadPlan, GivesEveryHeadOfTheModelThePatternOfTheText) {
@@ -47,4 +47,4 @@ TEST(HeadPlan, HeadsOfALayerWithAWindowAreDenseWhateverThePlanSays) {
 }
 
 }  // namespace
-}  // namespace millrace::model
+}  // namespace millrace::plan

@@ -8,7 +8,7 @@
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 namespace {
 
 // Two layers of three heads.
@@ -72,4 +72,4 @@ TEST(HeadPlanWriter, NamesTheHeadThatMInferenceCannotHave) {
 }
 
 }  // namespace
-}  // namespace millrace::model
+}  // namespace millrace::plan

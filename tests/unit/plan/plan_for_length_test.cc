@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace millrace::model {
+namespace millrace::plan {
 namespace {
 
 constexpr kernels::SparseCost kGpu;
@@ -92,4 +92,4 @@ TEST(PlanForLength, EachHeadIsJudgedByItself) {
 }
 
 }  // namespace
-}  // namespace millrace::model
+}  // namespace millrace::plan

@@ -5,7 +5,7 @@
 
 #include "tests/support/checkpoint_writer.h"
 
-namespace millrace::model {
+namespace millrace::plan {
 namespace {
 
 HeadPlan plan_of(const std::string& text, double min_recall = 0) {
@@ -55,4 +55,4 @@ TEST(PlanIdentity, IsThatOfThePlanAsItRunsAndNotOfItsName) {
 }
 
 }  // namespace
-}  // namespace millrace::model
+}  // namespace millrace::plan

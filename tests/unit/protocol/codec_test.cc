@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/codec.h"
+#include "common/errc_wire.h"
 
 #include <gtest/gtest.h>
 
-#include "common/errc_wire.h"
 #include "protocol/errc.h"
 
 namespace millrace::protocol {

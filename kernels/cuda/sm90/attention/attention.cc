@@ -128,7 +128,7 @@ int32_t heads_at_a_time(const KvSlab& kv, int32_t heads_per_kv_head, int64_t num
 
 // Longest first: under any index a tile's cost grows with its position, and the last items to
 // finish should be short. The last rows are also cut under a window: ranks that divide them
-// (worker/engine/dense_rows.h) then have no others.
+// (engine/dense_rows.h) then have no others.
 GroupPlan plan_groups(const AttentionParams& params, int32_t window) {
   const int64_t dense_from = first_dense_position(params.kv.num_tokens);
   GroupPlan plan;

@@ -15,14 +15,14 @@ using ::testing::StartsWith;
 class ServiceReplyTest : public ::testing::Test {
  protected:
   HttpReply reply(std::string_view method, std::string_view target) {
-    return service_reply(find_route(method, target), scheduler_, probes_, tokenizers_, "r1");
+    return service_reply(find_route(method, target), scheduler_, metrics_, tokenizers_, "r1");
   }
 
   millrace::testing::FakeClock clock_;
   metrics::Registry registry_;
-  Probes probes_{registry_};
+  CoordinatorMetrics metrics_{registry_};
   ModelTokenizers tokenizers_{registry_};
-  Scheduler scheduler_{{}, clock_, probes_, [](const Request&) {}};
+  Scheduler scheduler_{{}, clock_, metrics_, [](const Request&) {}};
   RecordingLink link_;
 };
 

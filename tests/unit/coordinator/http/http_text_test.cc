@@ -4,8 +4,7 @@
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/http/route.h"
-#include "coordinator/text/media_type.h"
-#include "coordinator/text/query_string.h"
+#include "coordinator/text/http_text.h"
 #include "coordinator/text/request_id.h"
 
 namespace millrace::coordinator {

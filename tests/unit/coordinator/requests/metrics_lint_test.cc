@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "coordinator/requests/probes.h"
+#include "coordinator/requests/coordinator_metrics.h"
 
 namespace millrace::coordinator {
 namespace {
@@ -34,16 +34,16 @@ Request failed_request() {
 
 std::string everything() {
   metrics::Registry registry;
-  Probes probes(registry);
+  CoordinatorMetrics metrics(registry);
   const Request request = ended_request();
-  probes.refused(Error(Errc::kExhausted, "x"));
-  probes.admitted(request);
-  probes.given_back(Errc::kExhausted);
-  probes.ended(request);
-  probes.ended(failed_request());
-  probes.group_lost();
-  probes.lease_ended(LeaseState::kExpired);
-  probes.http_answered(200);
+  metrics.refused(Error(Errc::kExhausted, "x"));
+  metrics.admitted(request);
+  metrics.given_back(Errc::kExhausted);
+  metrics.ended(request);
+  metrics.ended(failed_request());
+  metrics.group_lost();
+  metrics.lease_ended(LeaseState::kExpired);
+  metrics.http_answered(200);
   protocol::Heartbeat heartbeat;
   auto& metric = *heartbeat.add_metrics();
   metric.set_name("millrace_transport_sent_bytes_total");
@@ -51,8 +51,8 @@ std::string everything() {
   metric.set_counter(true);
   (*metric.mutable_labels())["transport"] = "tcp";
   heartbeat.add_metrics()->set_name("not ours");
-  probes.heartbeat("group-0", heartbeat);
-  return probes.text();
+  metrics.heartbeat("group-0", heartbeat);
+  return metrics.text();
 }
 
 // The family that a series belongs to; histograms have three suffixes.

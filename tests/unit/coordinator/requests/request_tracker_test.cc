@@ -31,11 +31,11 @@ class RequestTrackerTest : public ::testing::Test {
 
   millrace::testing::FakeClock clock_;
   metrics::Registry registry_;
-  Probes probes_{registry_};
+  CoordinatorMetrics metrics_{registry_};
   std::vector<std::string> changes_;
   RequestTracker requests_{RequestQueue(/*max_requests=*/2, /*max_bytes=*/1000),
                            RequestTable(/*max_ended=*/10, /*keep_ended=*/seconds(100)), clock_,
-                           probes_, [this](const Request& r) { changes_.push_back(r.id); }};
+                           metrics_, [this](const Request& r) { changes_.push_back(r.id); }};
 };
 
 TEST_F(RequestTrackerTest, ARequestGoesFromTheQueueToAGroupToALease) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which group takes a request when some groups have no room or are not well.
 #include "coordinator/schedule/dispatcher.h"
+#include "common/errc_wire.h"
 
 #include <gmock/gmock.h>
 
-#include "common/errc_wire.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
 

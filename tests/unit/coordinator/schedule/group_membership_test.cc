@@ -24,9 +24,9 @@ class GroupMembershipTest : public SchedulePartsTest {
   SchedulerSettings settings_;
   TurnOrder turns_;
   Dispatcher dispatcher_{requests_, groups_, turns_, clock_};
-  Leases leases_{requests_, groups_, clock_, probes_};
+  Leases leases_{requests_, groups_, clock_, metrics_};
   OrphanWatch orphans_{settings_.group_return, requests_, clock_};
-  GroupMembership membership_{settings_, groups_, dispatcher_, leases_, orphans_, probes_};
+  GroupMembership membership_{settings_, groups_, dispatcher_, leases_, orphans_, metrics_};
 };
 
 TEST_F(GroupMembershipTest, AGroupThatIsDroppedLosesItsConnectionItsPromptAndItsLeases) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Leases: renewed, released, ended, lost, found again.
 #include "coordinator/schedule/leases.h"
+#include "common/errc_wire.h"
 
 #include <gmock/gmock.h>
 
 #include <boost/json.hpp>
 
-#include "common/errc_wire.h"
 #include "coordinator/api/request_json.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
@@ -30,7 +30,7 @@ class LeasesTest : public SchedulePartsTest {
   }
 
   Group& group_ = join(link_);
-  Leases leases_{requests_, groups_, clock_, probes_};
+  Leases leases_{requests_, groups_, clock_, metrics_};
 };
 
 TEST_F(LeasesTest, OnlyTheHolderOfALeaseThatIsActiveMayChangeIt) {

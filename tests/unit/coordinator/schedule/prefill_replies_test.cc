@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What groups report about the prompts that they run.
 #include "coordinator/schedule/prefill_replies.h"
+#include "common/errc_wire.h"
 
 #include <gmock/gmock.h>
 
-#include "common/errc_wire.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 #include "tests/unit/coordinator/schedule/scheduler_fixture.h"
 

@@ -75,7 +75,7 @@ TEST_F(PrefixRoutingTest, TheNextTurnGoesWhereTheFirstWas) {
   finish("second", "g1", 4608);
   ask("bobs", 6000, "bob");
   EXPECT_EQ(group_of("bobs"), "g0");
-  const std::string text = probes_.text();
+  const std::string text = metrics_.text();
   EXPECT_THAT(text, ::testing::HasSubstr("millrace_prefix_foreseen_tokens_total 4608"));
   EXPECT_THAT(text, ::testing::HasSubstr("millrace_prefix_unfound_tokens_total 0"));
 }
@@ -85,7 +85,7 @@ TEST_F(PrefixRoutingTest, WhatWasForeseenAndNotFoundIsCounted) {
   receive(caches(1, 5000), "g1");
   ask("a", 6000);
   finish("a", "g1", 4000);
-  EXPECT_THAT(probes_.text(), ::testing::HasSubstr("millrace_prefix_unfound_tokens_total 608"));
+  EXPECT_THAT(metrics_.text(), ::testing::HasSubstr("millrace_prefix_unfound_tokens_total 608"));
 }
 
 TEST_F(PrefixRoutingTest, ItGoesElsewhereWhereThatGroupIsBusyForLong) {
@@ -107,7 +107,7 @@ TEST_F(PrefixRoutingTest, ItWaitsForAGroupThatWillSoonBeFree) {
   finish("short", "g0");
   EXPECT_EQ(group_of("second"), "g0");
   finish("second", "g0", 89'000);
-  EXPECT_THAT(probes_.text(), ::testing::HasSubstr("millrace_prefix_waits_total 1"));
+  EXPECT_THAT(metrics_.text(), ::testing::HasSubstr("millrace_prefix_waits_total 1"));
 }
 
 // Ticks look at it again; in the end the idle group gets it.

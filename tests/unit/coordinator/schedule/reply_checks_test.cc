@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/schedule/reply_checks.h"
+#include "common/errc_wire.h"
 
 #include <gmock/gmock.h>
 
-#include "common/errc_wire.h"
 #include "coordinator/schedule/cut_text.h"
 
 namespace millrace::coordinator {

@@ -63,11 +63,12 @@ class SchedulePartsTest : public ::testing::Test {
 
   millrace::testing::FakeClock clock_;
   metrics::Registry registry_;
-  Probes probes_{registry_};
+  CoordinatorMetrics metrics_{registry_};
   std::vector<std::string> changes_;
   RequestTracker requests_{RequestQueue(/*max_requests=*/8, /*max_bytes=*/1 << 20),
                            RequestTable(/*max_ended=*/100, /*keep_ended=*/std::chrono::minutes(5)),
-                           clock_, probes_, [this](const Request& r) { changes_.push_back(r.id); }};
+                           clock_, metrics_,
+                           [this](const Request& r) { changes_.push_back(r.id); }};
   GroupRegistry groups_;
   RecordingLink link_;
 };

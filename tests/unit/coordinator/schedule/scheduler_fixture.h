@@ -22,7 +22,7 @@ class SchedulerTest : public ::testing::Test {
 
   void make(SchedulerSettings settings) {
     scheduler_ = std::make_unique<Scheduler>(
-        settings, clock_, probes_, [this](const Request& r) { changes_.push_back(r.id); });
+        settings, clock_, metrics_, [this](const Request& r) { changes_.push_back(r.id); });
   }
 
   static protocol::Register group(const std::string& id, const std::string& name,
@@ -93,7 +93,7 @@ class SchedulerTest : public ::testing::Test {
 
   millrace::testing::FakeClock clock_;
   metrics::Registry registry_;
-  Probes probes_{registry_};
+  CoordinatorMetrics metrics_{registry_};
   std::vector<std::string> changes_;
   std::unique_ptr<Scheduler> scheduler_;
 };

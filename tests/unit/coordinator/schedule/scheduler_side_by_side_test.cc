@@ -57,7 +57,7 @@ TEST_F(SchedulerSideBySide, WhatWaitsRunsAtOnceAndTheGroupIsFreeWhenAllHaveEnded
   EXPECT_EQ(link_.log.back(), "prefill next");
   done("next");
   EXPECT_FALSE(scheduler_->busy());
-  EXPECT_NE(probes_.text().find("millrace_side_by_side_total 2"), std::string::npos);
+  EXPECT_NE(metrics_.text().find("millrace_side_by_side_total 2"), std::string::npos);
 }
 
 TEST_F(SchedulerSideBySide, OneThatIsCancelledEndsAtOnceAndItsPagesAreGivenUp) {

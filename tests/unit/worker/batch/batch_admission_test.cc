@@ -28,7 +28,7 @@ class BatchAdmissionTest : public testing::Test {
     return prompt.ok() ? "" : prompt.error().message;
   }
 
-  const PromptLimits limits_ = {.vocab_size = 101, .max_prompt_tokens = 4};
+  const engine::PromptLimits limits_ = {.vocab_size = 101, .max_prompt_tokens = 4};
   BatchOptions options_ = {.max_line_bytes = 80};
   BatchText text_{"/nowhere", "/nowhere/python3", limits_.vocab_size};
   BatchAdmission admission_{limits_, options_, text_};

@@ -14,7 +14,7 @@
 #include "tests/support/random_data.h"
 #include "tests/support/temp_directory.h"
 #include "worker/batch/kv_files.h"
-#include "worker/batch/retain_sink.h"
+#include "worker/sinks/retain_sink.h"
 
 namespace millrace::worker {
 namespace {
@@ -34,7 +34,7 @@ class BatchFloat8Test : public testing::Test {
     weights_.compute_dtype = DType::kBFloat16;
   }
 
-  LocalKv local(int32_t layer) const {
+  engine::LocalKv local(int32_t layer) const {
     const auto at = static_cast<size_t>(layer);
     return {.k = k_[at].data(),
             .v = v_[at].data(),
@@ -129,7 +129,7 @@ TEST_F(BatchFloat8Test, EachHeadsRowsAreUnderItsScales) {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, text.data(), sizeof header_bytes);
   EXPECT_TRUE(text.substr(8 + header_bytes) == expected);
-  const Partition partition(kRows, 1, /*stripe_tokens=*/64);
+  const engine::Partition partition(kRows, 1, /*stripe_tokens=*/64);
   const auto manifest = kv_manifest_json({.id = "a", .num_tokens = kRows, .float8 = &scales},
                                          weights_.config, DType::kBFloat16, partition, {1, 1});
   ASSERT_TRUE(manifest.ok());
@@ -138,7 +138,7 @@ TEST_F(BatchFloat8Test, EachHeadsRowsAreUnderItsScales) {
 }
 
 TEST_F(BatchFloat8Test, TheManifestSaysItAndHasTheScales) {
-  const Partition partition(kRows, 1, /*stripe_tokens=*/64);
+  const engine::Partition partition(kRows, 1, /*stripe_tokens=*/64);
   const auto text = kv_manifest_json({.id = "a", .num_tokens = kRows, .float8 = &scales_},
                                      weights_.config, DType::kBFloat16, partition, {1, 1});
   ASSERT_TRUE(text.ok()) << text.error().to_string();

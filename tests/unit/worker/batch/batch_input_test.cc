@@ -11,9 +11,9 @@
 
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 #include "worker/batch/batch_job.h"
-#include "worker/ranks/command_channel.h"
+#include "worker/sync/command_channel.h"
 
 namespace millrace::worker {
 namespace {
@@ -30,10 +30,10 @@ class BatchInputTest : public testing::Test {
   // This rank of a job over `world`.
   Result<BatchSummary> run_rank(std::unique_ptr<comm::Communicator> world,
                                 const BatchOptions& options) {
-    const GridShape grid{1, world->size()};
+    const engine::GridShape grid{1, world->size()};
     MR_ASSIGN_OR_RETURN(
         const auto runtime,
-        RankRuntime::create(std::move(world), test::rank_options(model_.path(), grid)));
+        engine::RankRuntime::create(std::move(world), test::rank_options(model_.path(), grid)));
     return BatchJob(batch_resources(*runtime), options).run();
   }
 
@@ -89,7 +89,7 @@ TEST_F(BatchInputTest, RanksStayWhileNobodyWrites) {
     const auto rank = static_cast<size_t>(world->rank());
     if (rank == 2) {
       const auto runtime =
-          *RankRuntime::create(std::move(world), test::rank_options(model_.path(), {1, 3}));
+          *engine::RankRuntime::create(std::move(world), test::rank_options(model_.path(), {1, 3}));
       auto& commands = runtime->grid().world();
       outcomes[rank] = hear_two_commands(commands);
       close(writer);

@@ -13,8 +13,8 @@
 
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/ranks/command_channel.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
+#include "worker/sync/command_channel.h"
 
 namespace millrace::worker {
 namespace {
@@ -32,13 +32,13 @@ class BatchJobTest : public testing::Test {
 
   // Runs a job of `lines` on a grid, without results of an earlier one. Returns rank 0's summary
   // and the result lines.
-  Result<BatchSummary> run(const std::vector<std::string>& lines, GridShape grid,
+  Result<BatchSummary> run(const std::vector<std::string>& lines, engine::GridShape grid,
                            BatchOptions options) {
     if (std::filesystem::is_regular_file(results_path())) std::filesystem::remove(results_path());
     return run_again(lines, grid, std::move(options));
   }
 
-  Result<BatchSummary> run_again(const std::vector<std::string>& lines, GridShape grid,
+  Result<BatchSummary> run_again(const std::vector<std::string>& lines, engine::GridShape grid,
                                  BatchOptions options) {
     std::string text;
     for (const auto& line : lines) text += line + "\n";
@@ -46,7 +46,7 @@ class BatchJobTest : public testing::Test {
     return run_input(grid, std::move(options));
   }
 
-  Result<BatchSummary> run_input(GridShape grid, BatchOptions options) {
+  Result<BatchSummary> run_input(engine::GridShape grid, BatchOptions options) {
     options.output_directory = work_.file("out");
     options.layer_timeout = std::chrono::seconds(60);
     Result<BatchSummary> summary = Error(Errc::kInternal, "rank 0 did not run");
@@ -54,7 +54,7 @@ class BatchJobTest : public testing::Test {
       const bool root = world->rank() == 0;
       auto options_of_rank = test::rank_options(model_.path(), grid);
       options_of_rank.max_prompt_tokens = 1000;
-      auto runtime = RankRuntime::create(std::move(world), options_of_rank);
+      auto runtime = engine::RankRuntime::create(std::move(world), options_of_rank);
       BatchJob job(batch_resources(**runtime), options);
       auto own = job.run();
       if (root) summary = std::move(own);
@@ -119,7 +119,7 @@ TEST_F(BatchJobTest, GeneratesTheSameTokensAsPrefillingThemOneByOne) {
     expected.push_back(results_[0].at("generated_token_ids").as_array()[0]);
     tokens.push_back(expected.back());
   }
-  for (const GridShape grid : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+  for (const engine::GridShape grid : {engine::GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
     SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
     ASSERT_TRUE(run({prompt_line("x", 150, more)}, grid, {.head_plan = "dense"}).ok());
     EXPECT_EQ(results_[0].at("generated_token_ids").as_array(), expected);
@@ -134,7 +134,7 @@ TEST_F(BatchJobTest, GenerationEndsWithTheTextUnlessItIsToldNotTo) {
   model_.write("generation_config.json",
                json::serialize(json::object{{"eos_token_id", json::array{all[2]}}}));
   const json::array text(all.begin(), std::find(all.begin(), all.end(), all[2]) + 1);
-  for (const GridShape grid : {GridShape{1, 1}, {2, 2}}) {
+  for (const engine::GridShape grid : {engine::GridShape{1, 1}, {2, 2}}) {
     SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
     ASSERT_TRUE(
         run({prompt_line("x", 150, more), prompt_line("y", 150, more + R"(,"ignore_eos":true)")},
@@ -160,7 +160,7 @@ TEST_F(BatchJobTest, LogProbabilitiesAtProbesAreThoseAfterAPromptThatEndsThere) 
       expected[probe][pair.at(0).as_int64()] = pair.at(1).as_double();
     }
   }
-  for (const GridShape grid : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+  for (const engine::GridShape grid : {engine::GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
     SCOPED_TRACE(fmt::format("tp {} cp {}", grid.tp, grid.cp));
     for (size_t rank = 0; rank < 10; ++rank) {
       json::array targets, wanted;
@@ -184,7 +184,7 @@ TEST_F(BatchJobTest, ATapReplacesTheIndexOfEveryLayerOfEveryPrompt) {
   const std::vector<std::string> lines = {prompt_line("a", 600), prompt_line("b", 900)};
   ASSERT_TRUE(run(lines, {1, 1}, {.head_plan = "adaptive:0.01,0.01"}).ok());
   for (const auto& result : results_) EXPECT_LT(result.at("density").as_double(), 0.8);
-  const auto attend_to_all = [](const BuiltIndex& built) {
+  const auto attend_to_all = [](const engine::BuiltIndex& built) {
     const auto& shape = built.index.shape;
     std::fill_n(built.index.block_count, shape.num_heads * shape.num_tiles, kernels::kDenseTile);
   };
@@ -428,7 +428,7 @@ TEST_F(BatchJobTest, RanksThatCannotMeetAfterAFailureEndTheJobAtTheFirstPrompt) 
   test::run_ranks(2, [&](std::unique_ptr<comm::Communicator> world) {
     const bool root = world->rank() == 0;
     const auto runtime =
-        *RankRuntime::create(std::move(world), test::rank_options(model_.path(), {2, 1}));
+        *engine::RankRuntime::create(std::move(world), test::rank_options(model_.path(), {2, 1}));
     if (root) {
       summary = BatchJob(batch_resources(*runtime), options).run();
     } else {

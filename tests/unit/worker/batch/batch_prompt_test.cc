@@ -101,7 +101,7 @@ TEST(BatchResult, LineHoldsWhatTheReaderNeeds) {
 }
 
 TEST(BatchResult, RecallByHeadHasARowForEachLayer) {
-  BatchResult result{.recall_by_head = HeadRecalls(2, 3)};
+  BatchResult result{.recall_by_head = engine::HeadRecalls(2, 3)};
   result.recall_by_head.at(1, 2).add(0.25F);
   result.recall_by_head.at(1, 2).add(0.75F);
   const auto line = boost::json::parse(batch_result_line("a", result));

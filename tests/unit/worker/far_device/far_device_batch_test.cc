@@ -39,8 +39,8 @@ class FarDeviceBatch : public FarDeviceTest {
   }
 
   static Result<BatchSummary> run(DeviceRank& rank, const BatchOptions& options,
-                                  GroupWatch* watch = nullptr) {
-    const PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
+                                  RankWatch* watch = nullptr) {
+    const engine::PromptLimits limits = {.vocab_size = 101, .max_prompt_tokens = 1000};
     return BatchJob({.engine = rank.engine,
                      .device = *rank.device,
                      .weights = *rank.weights,
@@ -51,7 +51,7 @@ class FarDeviceBatch : public FarDeviceTest {
         .run();
   }
 
-  JobFiles files_of(GridShape grid, Memory memory, const BatchOptions& options) const {
+  JobFiles files_of(engine::GridShape grid, Memory memory, const BatchOptions& options) const {
     on_ranks(grid, memory, [&](DeviceRank& rank) { must(run(rank, options)); });
     return job_files(options.output_directory);
   }
@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Kept pages are copied together on the device, and then the original is freed.
 TEST_F(FarDeviceBatch, GenerationOverAPartOfTheCacheGivesTheSameTokens) {
-  for (const GridShape grid : {GridShape{1, 1}, GridShape{2, 2}}) {
+  for (const engine::GridShape grid : {engine::GridShape{1, 1}, engine::GridShape{2, 2}}) {
     const auto run_job = [&](Memory memory) {
       auto job = options({{{"id", "p"},
                            {"prompt_token_ids", prompt_tokens()},
@@ -155,7 +155,7 @@ class FarDeviceWindows : public FarDeviceBatch {
 
 // The window begins among the tokens that are generated.
 TEST_F(FarDeviceWindows, ABatchJobGivesTheSameTokensAndLogits) {
-  for (const GridShape grid : {GridShape{1, 1}, GridShape{2, 2}}) {
+  for (const engine::GridShape grid : {engine::GridShape{1, 1}, engine::GridShape{2, 2}}) {
     const auto run_job = [&](Memory memory) {
       auto job = options({{{"id", "p"},
                            {"prompt_token_ids", prompt_tokens()},
@@ -206,7 +206,7 @@ TEST_F(FarDeviceBatch, ADeviceThatHangsIsEndedByTheWatch) {
   on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
     rank.far_device().enqueue([&] { why.wait(); });
     const auto watch =
-        must(GroupWatch::alone([&](const Error& reason) { ended.set_value(reason.message); }));
+        must(RankWatch::alone([&](const Error& reason) { ended.set_value(reason.message); }));
     (void)run(rank, job, watch.get());  // whatever becomes of it: a process would have ended
   });
   EXPECT_EQ(why.get(), "stuck in the first layer: not done within 0.2 s");

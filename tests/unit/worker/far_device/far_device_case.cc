@@ -3,8 +3,8 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/checkpoint_writer.h"
-#include "tests/unit/worker/ranks/late_communicator.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
+#include "tests/unit/engine/ranks/late_communicator.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 
 namespace millrace::worker {
 
@@ -16,21 +16,22 @@ std::unique_ptr<kernels::Device> make_device(Memory memory) {
   return std::make_unique<test::FarDevice>(std::move(device));
 }
 
-DeviceGroups make_groups(kernels::Device& device, const RankGrid& grid, Memory memory) {
+engine::DeviceGroups make_groups(kernels::Device& device, const engine::RankGrid& grid,
+                                 Memory memory) {
   auto groups =
-      must(make_device_groups(device, grid, /*own_gpu=*/false, Deadline::after(kTimeout)));
+      must(engine::make_device_groups(device, grid, /*own_gpu=*/false, Deadline::after(kTimeout)));
   return memory == Memory::kFarLate ? test::late(device, std::move(groups)) : std::move(groups);
 }
 
 }  // namespace
 
-DeviceRank::DeviceRank(const std::string& model, GridShape shape,
+DeviceRank::DeviceRank(const std::string& model, engine::GridShape shape,
                        std::unique_ptr<comm::Communicator> world, Memory memory)
-    : grid(must(RankGrid::create(std::move(world), shape, Deadline::after(kTimeout)))),
+    : grid(must(engine::RankGrid::create(std::move(world), shape, Deadline::after(kTimeout)))),
       device(make_device(memory)),
       weights(
           must(model::load_model_weights(model, grid.tensor_parallel(), DType::kFloat32, *device))),
-      engine(must(Engine::create(
+      engine(must(engine::Engine::create(
           *device, *weights, grid, make_groups(*device, grid, memory),
           {.row_tile_tokens = 128, .stripe_tokens = 64, .end_process = [this](const Error& why) {
              ends.push_back(why);
@@ -42,9 +43,9 @@ std::vector<int32_t> token_ids() {
   return tokens;
 }
 
-model::HeadPlan dense_plan(const DeviceRank& rank) {
+plan::HeadPlan dense_plan(const DeviceRank& rank) {
   const auto& config = rank.weights->config;
-  return model::HeadPlan(config.num_layers, config.num_query_heads, {});
+  return plan::HeadPlan(config.num_layers, config.num_query_heads, {});
 }
 
 FarDeviceTest::FarDeviceTest(const std::vector<int32_t>& layer_windows) {
@@ -55,7 +56,7 @@ FarDeviceTest::FarDeviceTest(const std::vector<int32_t>& layer_windows) {
   test::write_random_checkpoint(config, DType::kFloat32, 3, model_.path());
 }
 
-void FarDeviceTest::on_ranks(GridShape shape, Memory memory,
+void FarDeviceTest::on_ranks(engine::GridShape shape, Memory memory,
                              const std::function<void(DeviceRank&)>& what) const {
   test::run_ranks(shape.tp * shape.cp, [&](std::unique_ptr<comm::Communicator> world) {
     DeviceRank rank(model_.path(), shape, std::move(world), memory);

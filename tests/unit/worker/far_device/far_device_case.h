@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "common/check.h"
+#include "engine/engine.h"
+#include "engine/ranks/rank_grid.h"
 #include "kernels/api/device.h"
 #include "model/weights.h"
 #include "tests/support/far_device.h"
 #include "tests/support/temp_directory.h"
-#include "worker/engine/engine.h"
-#include "worker/ranks/rank_grid.h"
 
 namespace millrace::worker {
 
@@ -37,8 +37,8 @@ T must(Result<T> result) {
 
 // The equivalent of RankRuntime on a device that the test chooses.
 struct DeviceRank {
-  DeviceRank(const std::string& model, GridShape shape, std::unique_ptr<comm::Communicator> world,
-             Memory memory);
+  DeviceRank(const std::string& model, engine::GridShape shape,
+             std::unique_ptr<comm::Communicator> world, Memory memory);
 
   int number() const { return grid.world().rank(); }
   // The errors that would end the process if it were one.
@@ -46,14 +46,14 @@ struct DeviceRank {
   // Not for ranks in near memory.
   test::FarDevice& far_device() { return dynamic_cast<test::FarDevice&>(*device); }
 
-  RankGrid grid;
+  engine::RankGrid grid;
   std::unique_ptr<kernels::Device> device;
   std::unique_ptr<model::ModelWeights> weights;
-  Engine engine;
+  engine::Engine engine;
 };
 
 std::vector<int32_t> token_ids();
-model::HeadPlan dense_plan(const DeviceRank& rank);
+plan::HeadPlan dense_plan(const DeviceRank& rank);
 
 class FarDeviceTest : public testing::Test {
  protected:
@@ -62,7 +62,8 @@ class FarDeviceTest : public testing::Test {
   explicit FarDeviceTest(const std::vector<int32_t>& layer_windows = {});
 
   // Runs each rank on a thread.
-  void on_ranks(GridShape shape, Memory memory, const std::function<void(DeviceRank&)>& what) const;
+  void on_ranks(engine::GridShape shape, Memory memory,
+                const std::function<void(DeviceRank&)>& what) const;
   void on_one_rank(Memory memory, const std::function<void(DeviceRank&)>& what) const {
     on_ranks({.tp = 1, .cp = 1}, memory, what);
   }

@@ -5,24 +5,24 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/kv_sink.h"
+#include "engine/runtime/crossover.h"
 #include "tests/unit/worker/far_device/far_device_case.h"
-#include "worker/engine/kv_sink.h"
-#include "worker/runtime/crossover.h"
 
 namespace millrace::worker {
 namespace {
 
 // Records what the engine does, and fails where the test says.
-class NotingSink final : public KvSink {
+class NotingSink final : public engine::KvSink {
  public:
   explicit NotingSink(bool stages_layers) : stages_layers_(stages_layers) {}
   bool stages_layers() const override { return stages_layers_; }
-  Result<void> stage_layer(int32_t layer, const LocalKv&) override {
+  Result<void> stage_layer(int32_t layer, const engine::LocalKv&) override {
     notes.push_back(fmt::format("stage {}", layer));
     if (layer == fails_at) return error(Errc::kIo, "disk full");
     return {};
   }
-  Result<void> write_layer(const LayerKv& kv) override {
+  Result<void> write_layer(const engine::LayerKv& kv) override {
     notes.push_back(fmt::format("write {}", kv.layer));
     return {};
   }
@@ -41,7 +41,7 @@ class FarDeviceLayers : public FarDeviceTest {
     const auto note = [&](std::string_view what, int32_t layer) {
       sink.notes.push_back(fmt::format("{} {}", what, layer));
     };
-    const auto note_boundary = [&](const LayerReport& report) {
+    const auto note_boundary = [&](const engine::LayerReport& report) {
       note("boundary", report.layer);
       return Result<void>();
     };
@@ -51,7 +51,7 @@ class FarDeviceLayers : public FarDeviceTest {
           {.token_ids = token_ids(),
            .plan = &plan,
            .sink = &sink,
-           .index_tap = [&](const BuiltIndex& built) { note("enqueue", built.layer); },
+           .index_tap = [&](const engine::BuiltIndex& built) { note("enqueue", built.layer); },
            .at_boundary = note_boundary},
           kTimeout));
     });
@@ -92,7 +92,7 @@ TEST_F(FarDeviceEngine, AnErrorOfOneRanksSinkEndsTheRequestOnAllAndLeavesThemUsa
       const auto tokens = token_ids();
       NotingSink sink(/*stages_layers=*/true);
       if (rank.number() == 3) sink.fails_at = layer;
-      const PrefillTask task{.token_ids = tokens, .plan = &plan, .sink = &sink};
+      const engine::PrefillTask task{.token_ids = tokens, .plan = &plan, .sink = &sink};
       const auto failed = rank.engine.prefill(task, kTimeout);
       sink.fails_at = -1;
       const auto again = rank.engine.prefill(task, kTimeout);
@@ -125,7 +125,7 @@ TEST_F(FarDeviceEngine, TheFirstFailureOfADeviceIsTheOneItEndsWith) {
 TEST_F(FarDeviceEngine, ADeviceThatDoesNotComeToAnEndEndsTheProcess) {
   on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
     const auto plan = dense_plan(rank);
-    const auto hang = [&](const LayerReport&) {
+    const auto hang = [&](const engine::LayerReport&) {
       rank.far_device().hang();
       return error(Errc::kCancelled, "cancelled");
     };
@@ -143,7 +143,8 @@ TEST_F(FarDeviceEngine, GivesTheLogitsOfNearMemoryWithAndWithoutProbes) {
   const auto tokens = token_ids();
   for (const std::string text : {"adaptive:0.6", "vertical-slash:64,128"}) {
     for (const std::vector<int64_t>& probes : {std::vector<int64_t>{}, {3, 200, 201, 640, 713}}) {
-      for (const GridShape grid : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}}) {
+      for (const engine::GridShape grid :
+           {engine::GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}}) {
         SCOPED_TRACE(
             fmt::format("{}, {} probes, tp {} cp {}", text, probes.size(), grid.tp, grid.cp));
         std::vector<std::vector<std::pair<int32_t, double>>> outcomes;
@@ -151,8 +152,8 @@ TEST_F(FarDeviceEngine, GivesTheLogitsOfNearMemoryWithAndWithoutProbes) {
           auto& outcome = outcomes.emplace_back();
           on_ranks(grid, memory, [&](DeviceRank& rank) {
             NotingSink sink(/*stages_layers=*/true);
-            const auto plan = must(model::make_head_plan(text, rank.weights->config, kPromptTokens,
-                                                         /*crossover_tokens=*/0));
+            const auto plan = must(plan::make_head_plan(text, rank.weights->config, kPromptTokens,
+                                                        /*crossover_tokens=*/0));
             const std::vector<int32_t> targets(probes.size(), 7);
             const auto result = must(rank.engine.prefill({.token_ids = tokens,
                                                           .plan = &plan,
@@ -205,8 +206,8 @@ class FarDeviceWarmUp : public FarDeviceTest {
     }
     Warmed warmed = {.peak_bytes = device.peak_bytes() - before_bytes,
                      .left_bytes = device.allocated_bytes() - before_bytes};
-    const auto plan = must(model::make_head_plan("adaptive:0.6", rank.weights->config,
-                                                 kPromptTokens, /*crossover_tokens=*/0));
+    const auto plan = must(plan::make_head_plan("adaptive:0.6", rank.weights->config, kPromptTokens,
+                                                /*crossover_tokens=*/0));
     const auto result =
         must(rank.engine.prefill({.token_ids = token_ids(), .plan = &plan}, kTimeout));
     for (const auto& token : result.top_tokens) {
@@ -232,7 +233,7 @@ TEST_F(FarDeviceWarmUp, PromptsLeaveNothingBehind) {
 
 TEST_F(FarDeviceEngine, MeasuresItsCrossover) {
   on_one_rank(Memory::kFarLate, [](DeviceRank& rank) {
-    EXPECT_TRUE(measure_crossover(*rank.device, *rank.weights).ok());
+    EXPECT_TRUE(engine::measure_crossover(*rank.device, *rank.weights).ok());
   });
 }
 

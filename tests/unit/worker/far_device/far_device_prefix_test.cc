@@ -54,7 +54,7 @@ class CachingRank {
   }
 
   // Computed behind its cached pages. Its own pages are cached if `remembers`.
-  void prefill(const std::string& id, const model::HeadPlan& plan, bool remembers) {
+  void prefill(const std::string& id, const plan::HeadPlan& plan, bool remembers) {
     const auto deadline = Deadline::after(kTimeout);
     const auto cached = must(agree_on_prefix(*store_, rank_.grid, keys(), deadline));
     const auto partition = rank_.engine.partition(kPromptTokens, cached.prefix.num_tokens());
@@ -123,13 +123,13 @@ class FarDevicePrefix : public FarDeviceTest {
 
   // By rank: the pages of a prompt behind its own prefix. `stages` of a far device: for that.
   std::map<int, std::vector<std::string>> pages_behind(const std::string& plan_text,
-                                                       GridShape shape, Memory memory,
+                                                       engine::GridShape shape, Memory memory,
                                                        Stages stages = Stages::kTwo) const {
     std::map<int, std::vector<std::string>> by_rank;
     std::mutex mutex;
     on_ranks(shape, memory, [&](DeviceRank& rank) {
-      const auto plan = must(model::make_head_plan(plan_text, rank.weights->config, kPromptTokens,
-                                                   /*crossover_tokens=*/0));
+      const auto plan = must(plan::make_head_plan(plan_text, rank.weights->config, kPromptTokens,
+                                                  /*crossover_tokens=*/0));
       CachingRank caching(rank, memory);
       caching.prefill("whole", plan, /*remembers=*/true);
       MR_CHECK(caching.cached_pages() == 0, "{} pages", caching.cached_pages());
@@ -147,7 +147,7 @@ class FarDevicePrefix : public FarDeviceTest {
 };
 
 TEST_F(FarDevicePrefix, GivesTheSamePagesAndScoresAsNearMemory) {
-  for (const GridShape shape : {GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+  for (const engine::GridShape shape : {engine::GridShape{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
     for (const std::string plan : {"dense", "adaptive:0.6"}) {
       SCOPED_TRACE(fmt::format("tp {} cp {} {}", shape.tp, shape.cp, plan));
       const auto near = pages_behind(plan, shape, Memory::kNear);
@@ -168,7 +168,7 @@ class FarDeviceWindowPrefix : public FarDevicePrefix {
 };
 
 TEST_F(FarDeviceWindowPrefix, GivesTheSamePagesAndScoresAsNearMemory) {
-  for (const GridShape shape : {GridShape{1, 1}, {2, 2}}) {
+  for (const engine::GridShape shape : {engine::GridShape{1, 1}, {2, 2}}) {
     SCOPED_TRACE(fmt::format("tp {} cp {}", shape.tp, shape.cp));
     const auto near = pages_behind("adaptive:0.6", shape, Memory::kNear);
     EXPECT_TRUE(near == pages_behind("adaptive:0.6", shape, Memory::kFarLate));

@@ -102,18 +102,20 @@ class FarDeviceStore : public FarDeviceTest {
     StoredBytes stored;
   };
 
-  StoredPages stored_pages(const std::string& plan_text, GridShape shape, Memory memory) const;
+  StoredPages stored_pages(const std::string& plan_text, engine::GridShape shape,
+                           Memory memory) const;
   Progress progress(Memory memory) const;
 };
 
 FarDeviceStore::StoredPages FarDeviceStore::stored_pages(const std::string& plan_text,
-                                                         GridShape shape, Memory memory) const {
+                                                         engine::GridShape shape,
+                                                         Memory memory) const {
   StoredPages stored;
   std::mutex mutex;
   on_ranks(shape, memory, [&](DeviceRank& rank) {
     const RankStore of_rank(rank, memory, Tiers::kDeviceAndHost);
-    const auto plan = must(model::make_head_plan(plan_text, rank.weights->config, kPromptTokens,
-                                                 /*crossover_tokens=*/0));
+    const auto plan = must(plan::make_head_plan(plan_text, rank.weights->config, kPromptTokens,
+                                                /*crossover_tokens=*/0));
     must(rank.engine.prefill({.token_ids = token_ids(), .plan = &plan, .sink = of_rank.sink.get()},
                              kTimeout));
     must(of_rank.store->seal("r", "lease", kTimeout));
@@ -133,7 +135,7 @@ FarDeviceStore::Progress FarDeviceStore::progress(Memory memory) const {
       progress.complete.push_back(of_rank.sink->num_complete());
       progress.readable.push_back(of_rank.num_readable());
     };
-    const auto look_at_boundary = [&](const LayerReport&) {
+    const auto look_at_boundary = [&](const engine::LayerReport&) {
       look();
       return Result<void>();
     };
@@ -156,7 +158,7 @@ TEST_F(FarDeviceStore, HoldsTheSamePagesDigestsAndScores) {
 }
 
 TEST_F(FarDeviceStore, OfEachRankOfAGridHoldsTheSamePagesDigestsAndScores) {
-  for (const GridShape shape : {GridShape{1, 2}, {2, 2}, {1, 4}}) {
+  for (const engine::GridShape shape : {engine::GridShape{1, 2}, {2, 2}, {1, 4}}) {
     for (const std::string plan : {"vertical-slash:64,128", "adaptive:0.6"}) {
       SCOPED_TRACE(fmt::format("tp {} cp {} {}", shape.tp, shape.cp, plan));
       EXPECT_TRUE(stored_pages(plan, shape, Memory::kNear) ==

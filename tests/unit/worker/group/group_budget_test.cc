@@ -9,8 +9,8 @@
 #include "decode/decode_node.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest_proto.h"
-#include "tests/unit/worker/budget/masked_decode.h"
 #include "tests/unit/worker/group/group_service_case.h"
+#include "tests/unit/worker/sinks/masked_decode.h"
 
 namespace millrace::worker {
 namespace {
@@ -41,7 +41,7 @@ class GroupBudgetTest : public GroupServiceTest {
                           protocol::CacheUse cache = protocol::CACHE_OFF) {
     auto envelope = prefill_request(id, kTokens, "dense");
     auto& message = *envelope.mutable_prefill_request();
-    message.set_prompt_token_ids(encode_token_ids(prompt()));
+    message.set_prompt_token_ids(engine::encode_token_ids(prompt()));
     message.mutable_options()->set_cache(cache);
     message.mutable_options()->set_kv_budget(budget);
     return envelope;
@@ -60,7 +60,7 @@ class GroupBudgetTest : public GroupServiceTest {
 };
 
 class GroupBudgetOnGridsTest : public GroupBudgetTest,
-                               public ::testing::WithParamInterface<GridShape> {
+                               public ::testing::WithParamInterface<engine::GridShape> {
  protected:
   GroupBudgetOnGridsTest() { options_.grid = GetParam(); }
 };
@@ -93,8 +93,8 @@ TEST_P(GroupBudgetOnGridsTest, KeepsThePagesWithMostMassAndDecodesOverThem) {
 
 // With eight tensor-parallel ranks, each kv head is on two.
 INSTANTIATE_TEST_SUITE_P(Grids, GroupBudgetOnGridsTest,
-                         ::testing::Values(GridShape{1, 1}, GridShape{2, 2}, GridShape{1, 3},
-                                           GridShape{8, 1}),
+                         ::testing::Values(engine::GridShape{1, 1}, engine::GridShape{2, 2},
+                                           engine::GridShape{1, 3}, engine::GridShape{8, 1}),
                          [](const auto& grid) {
                            return fmt::format("Tp{}Cp{}", grid.param.tp, grid.param.cp);
                          });

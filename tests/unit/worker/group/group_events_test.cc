@@ -34,7 +34,7 @@ class GroupEventsTest : public GroupServiceTest {
                             protocol::CacheUse cache = protocol::CACHE_BOTH) {
     auto envelope = prefill_request(id, static_cast<int>(tokens.size()), "dense");
     auto& message = *envelope.mutable_prefill_request();
-    message.set_prompt_token_ids(encode_token_ids(tokens));
+    message.set_prompt_token_ids(engine::encode_token_ids(tokens));
     message.mutable_options()->set_cache(cache);
     link().push(envelope);
     return expect_done();
@@ -52,7 +52,7 @@ class GroupEventsTest : public GroupServiceTest {
 };
 
 class GroupEventsOnGridsTest : public GroupEventsTest,
-                               public ::testing::WithParamInterface<GridShape> {
+                               public ::testing::WithParamInterface<engine::GridShape> {
  protected:
   GroupEventsOnGridsTest() { options_.grid = GetParam(); }
 };
@@ -80,7 +80,8 @@ TEST_P(GroupEventsOnGridsTest, StoredChainsHaveThePromptsTokensAndBeginBehindWha
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupEventsOnGridsTest,
-                         ::testing::Values(GridShape{1, 1}, GridShape{1, 3}, GridShape{2, 2}),
+                         ::testing::Values(engine::GridShape{1, 1}, engine::GridShape{1, 3},
+                                           engine::GridShape{2, 2}),
                          [](const auto& grid) {
                            return fmt::format("tp{}cp{}", grid.param.tp, grid.param.cp);
                          });

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "common/pages/kv_scales.h"
+#include "common/kv_scales.h"
 #include "kernels/ref/operations.h"
 #include "kvclient/kv_client.h"
 #include "kvclient/manifest/manifest_proto.h"
@@ -69,7 +69,7 @@ class GroupFloat8Test : public ::testing::Test {
                     kHeads);
   }
 
-  static Outcome run(GridShape grid, bool float8, bool by_head = false) {
+  static Outcome run(engine::GridShape grid, bool float8, bool by_head = false) {
     Outcome outcome;
     test::RunningGroup group({.model_directory = model(by_head).path(),
                               .grid = grid,
@@ -149,8 +149,9 @@ class GroupFloat8Test : public ::testing::Test {
   }
 };
 
-class GroupFloat8OnGridsTest : public GroupFloat8Test,
-                               public ::testing::WithParamInterface<std::tuple<GridShape, bool>> {};
+class GroupFloat8OnGridsTest
+    : public GroupFloat8Test,
+      public ::testing::WithParamInterface<std::tuple<engine::GridShape, bool>> {};
 
 TEST_P(GroupFloat8OnGridsTest, PagesAreTheOtherCachesQuantisedAndServeAsAPrefix) {
   const auto [grid, by_head] = GetParam();
@@ -210,21 +211,23 @@ TEST_P(GroupFloat8OnGridsTest, PagesAreTheOtherCachesQuantisedAndServeAsAPrefix)
   EXPECT_NE(narrow.origin, wide.origin);
 }
 
-INSTANTIATE_TEST_SUITE_P(Grids, GroupFloat8OnGridsTest,
-                         ::testing::Combine(::testing::Values(GridShape{1, 1}, GridShape{2, 1},
-                                                              GridShape{1, 2}, GridShape{2, 2}),
-                                            ::testing::Bool()),
-                         [](const auto& instance) {
-                           const auto grid = std::get<GridShape>(instance.param);
-                           return fmt::format("Tp{}Cp{}{}", grid.tp, grid.cp,
-                                              std::get<bool>(instance.param) ? "ByHead" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Grids, GroupFloat8OnGridsTest,
+    ::testing::Combine(::testing::Values(engine::GridShape{1, 1}, engine::GridShape{2, 1},
+                                         engine::GridShape{1, 2}, engine::GridShape{2, 2}),
+                       ::testing::Bool()),
+    [](const auto& instance) {
+      const auto grid = std::get<engine::GridShape>(instance.param);
+      return fmt::format("Tp{}Cp{}{}", grid.tp, grid.cp,
+                         std::get<bool>(instance.param) ? "ByHead" : "");
+    });
 
 // Sums in different orders round differently in float32, so some elements lie on the other side of
 // a tie.
 TEST_F(GroupFloat8Test, GridsHaveTheSamePagesButForRoundingAtTies) {
   const auto alone = run({1, 1}, true);
-  for (const GridShape grid : {GridShape{2, 1}, GridShape{1, 2}, GridShape{2, 2}}) {
+  for (const engine::GridShape grid :
+       {engine::GridShape{2, 1}, engine::GridShape{1, 2}, engine::GridShape{2, 2}}) {
     const auto other = run(grid, true);
     EXPECT_LT(num_moved(alone.first_cache, other.first_cache), std::ssize(alone.first_cache) / 1000)
         << grid.tp << " " << grid.cp;

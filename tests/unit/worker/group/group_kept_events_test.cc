@@ -39,7 +39,7 @@ Blocks blocks_of(const std::vector<KvEvent>& events, const Blocks& known = {}) {
 }
 
 class GroupKeptEventsTest : public GroupServiceTest,
-                            public ::testing::WithParamInterface<GridShape> {
+                            public ::testing::WithParamInterface<engine::GridShape> {
  protected:
   GroupKeptEventsTest() {
     options_.grid = GetParam();
@@ -76,7 +76,7 @@ class GroupKeptEventsTest : public GroupServiceTest,
                const std::string& salt = "") {
     auto envelope = prefill_request(id, static_cast<int>(tokens.size()), "dense");
     auto& message = *envelope.mutable_prefill_request();
-    message.set_prompt_token_ids(encode_token_ids(tokens));
+    message.set_prompt_token_ids(engine::encode_token_ids(tokens));
     message.mutable_options()->set_cache(protocol::CACHE_BOTH);
     message.mutable_options()->set_cache_salt(salt);
     running_->link().push(envelope);
@@ -178,7 +178,8 @@ TEST_P(GroupKeptEventsTest, WithoutEventsNothingIsNoted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupKeptEventsTest,
-                         ::testing::Values(GridShape{1, 1}, GridShape{1, 3}, GridShape{2, 2}),
+                         ::testing::Values(engine::GridShape{1, 1}, engine::GridShape{1, 3},
+                                           engine::GridShape{2, 2}),
                          [](const auto& grid) {
                            return fmt::format("tp{}cp{}", grid.param.tp, grid.param.cp);
                          });

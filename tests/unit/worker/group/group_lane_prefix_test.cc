@@ -34,7 +34,7 @@ int damage_shared_pools(int64_t page_bytes) {
 }
 
 class GroupLanePrefixTest : public GroupPrefixTest,
-                            public ::testing::WithParamInterface<GridShape> {
+                            public ::testing::WithParamInterface<engine::GridShape> {
  protected:
   GroupLanePrefixTest() {
     options_.grid = GetParam();
@@ -288,7 +288,8 @@ TEST_P(GroupLanePrefixTest, AnotherTenantsPromptBesideItBeginsWithNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupLanePrefixTest,
-                         ::testing::Values(GridShape{1, 2}, GridShape{2, 2}, GridShape{1, 4}),
+                         ::testing::Values(engine::GridShape{1, 2}, engine::GridShape{2, 2},
+                                           engine::GridShape{1, 4}),
                          [](const auto& grid) {
                            return fmt::format("tp{}cp{}", grid.param.tp, grid.param.cp);
                          });

@@ -14,7 +14,7 @@ using protocol::Envelope;
 using ::testing::ElementsAre;
 
 class GroupPreemptionTest : public GroupServiceTest,
-                            public ::testing::WithParamInterface<GridShape> {
+                            public ::testing::WithParamInterface<engine::GridShape> {
  protected:
   GroupPreemptionTest() {
     options_.grid = GetParam();
@@ -197,8 +197,8 @@ TEST_F(GroupWithoutRoom, TheShortPromptFailsAndTheLongOneGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupPreemptionTest,
-                         ::testing::Values(GridShape{1, 1}, GridShape{2, 1}, GridShape{1, 2},
-                                           GridShape{2, 2}),
+                         ::testing::Values(engine::GridShape{1, 1}, engine::GridShape{2, 1},
+                                           engine::GridShape{1, 2}, engine::GridShape{2, 2}),
                          [](const auto& param) {
                            return fmt::format("tp{}cp{}", param.param.tp, param.param.cp);
                          });

@@ -32,7 +32,7 @@ class GroupPrefixTest : public GroupServiceTest {
       tokens.push_back((i * i % 89 + i * 7 + (i < kShared ? 0 : 1 + variant)) % 101);
     }
     auto& message = *envelope.mutable_prefill_request();
-    message.set_prompt_token_ids(encode_token_ids(tokens));
+    message.set_prompt_token_ids(engine::encode_token_ids(tokens));
     message.mutable_options()->set_cache(cache);
     message.mutable_options()->set_min_recall(0);
     return envelope;
@@ -64,7 +64,7 @@ class GroupPrefixTest : public GroupServiceTest {
     expect_lease_reply();
   }
   // Products with different numbers of rows round differently in float32
-  // (tests/unit/worker/engine/prefix_test.cc).
+  // (tests/unit/engine/prefix_test.cc).
   void expect_same(const protocol::PrefillDone& some, const protocol::PrefillDone& whole) {
     EXPECT_EQ(some.manifest().first_token_id(), whole.manifest().first_token_id());
     ASSERT_EQ(some.manifest().top_logprobs_size(), whole.manifest().top_logprobs_size());

@@ -13,7 +13,7 @@ namespace {
 using protocol::Envelope;
 
 class GroupPrefixOnGridsTest : public GroupPrefixTest,
-                               public ::testing::WithParamInterface<GridShape> {
+                               public ::testing::WithParamInterface<engine::GridShape> {
  protected:
   GroupPrefixOnGridsTest() { options_.grid = GetParam(); }
 };
@@ -112,8 +112,8 @@ TEST_P(GroupPrefixOnGridsTest, APromptWhosePrefixIsGoneDoesNotRunBetweenTwoLayer
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupPrefixOnGridsTest,
-                         ::testing::Values(GridShape{1, 1}, GridShape{2, 1}, GridShape{1, 2},
-                                           GridShape{2, 2}),
+                         ::testing::Values(engine::GridShape{1, 1}, engine::GridShape{2, 1},
+                                           engine::GridShape{1, 2}, engine::GridShape{2, 2}),
                          [](const auto& grid) {
                            return fmt::format("tp{}cp{}", grid.param.tp, grid.param.cp);
                          });

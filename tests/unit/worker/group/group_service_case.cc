@@ -19,7 +19,7 @@ Envelope prefill_request(const std::string& id, int num_tokens, const std::strin
   Envelope envelope;
   auto& request = *envelope.mutable_prefill_request();
   request.set_request_id(id);
-  request.set_prompt_token_ids(encode_token_ids(tokens));
+  request.set_prompt_token_ids(engine::encode_token_ids(tokens));
   request.mutable_options()->set_head_plan(plan);
   request.mutable_options()->set_deadline_ms(deadline_ms);
   request.mutable_options()->set_lease_ms(kLeaseMs);

@@ -152,7 +152,7 @@ TEST_F(GroupServiceTest, PromptsThatNoModelTakesAreRefused) {
   expect_failed("odd", Errc::kInvalidArgument, "41 bytes");
   auto outside = prefill_request("outside", 10);
   const std::vector<int32_t> tokens = {5, 101};
-  outside.mutable_prefill_request()->set_prompt_token_ids(encode_token_ids(tokens));
+  outside.mutable_prefill_request()->set_prompt_token_ids(engine::encode_token_ids(tokens));
   link().push(outside);
   expect_failed("outside", Errc::kInvalidArgument, "token id 101 at position 1");
   link().push(prefill_request("long", 40'000));

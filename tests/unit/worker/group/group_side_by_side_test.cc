@@ -47,7 +47,7 @@ struct Cache {
 };
 
 class GroupSideBySideTest : public GroupServiceTest,
-                            public ::testing::WithParamInterface<GridShape> {
+                            public ::testing::WithParamInterface<engine::GridShape> {
  protected:
   GroupSideBySideTest() {
     options_.grid = GetParam();
@@ -281,7 +281,7 @@ TEST_P(GroupSideBySideTest, TheirPagesArePublishedWithTheTokensOfEach) {
     if (lane < num_lanes() - 2) std::fill(tokens.begin(), tokens.begin() + 256, lane);
     std::fill(tokens.begin() + 256, tokens.end(), 20 + lane);
     auto& message = *prompt.mutable_prefill_request();
-    message.set_prompt_token_ids(encode_token_ids(tokens));
+    message.set_prompt_token_ids(engine::encode_token_ids(tokens));
     message.mutable_options()->set_cache(protocol::CACHE_BOTH);
     all_tokens.push_back(std::move(tokens));
     prompts.push_back(std::move(prompt));
@@ -330,7 +330,8 @@ TEST_P(GroupSideBySideTest, AStreamingHandOverIsOpenedBeforeItIsDone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupSideBySideTest,
-                         ::testing::Values(GridShape{1, 2}, GridShape{2, 2}, GridShape{1, 4}),
+                         ::testing::Values(engine::GridShape{1, 2}, engine::GridShape{2, 2},
+                                           engine::GridShape{1, 4}),
                          [](const auto& param) {
                            return fmt::format("tp{}cp{}", param.param.tp, param.param.cp);
                          });

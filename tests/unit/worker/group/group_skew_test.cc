@@ -21,7 +21,7 @@ Envelope prefill_request() {
   Envelope envelope;
   auto& request = *envelope.mutable_prefill_request();
   request.set_request_id("a");
-  request.set_prompt_token_ids(encode_token_ids(std::vector<int32_t>(300, 7)));
+  request.set_prompt_token_ids(engine::encode_token_ids(std::vector<int32_t>(300, 7)));
   request.mutable_options()->set_lease_ms(kLeaseMs);
   return envelope;
 }

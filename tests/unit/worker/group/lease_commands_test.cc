@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/fake_clock.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 #include "tests/unit/worker/control/scripted_link.h"
 #include "tests/unit/worker/group/small_store.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
 
 namespace millrace::worker {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "comm/local/local_transport.h"
 #include "tests/support/fake_clock.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 #include "tests/unit/worker/control/scripted_link.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
 #include "worker/group/group_rank.h"
 
 namespace millrace::test {
@@ -53,7 +53,7 @@ class RunningGroup {
  public:
   struct Options {
     std::string model_directory;
-    worker::GridShape grid{1, 2};
+    engine::GridShape grid{1, 2};
     std::string served_model_name;
     bool float8_kv = false;
     int64_t device_pages = 16;

@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "tests/support/far_device.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 #include "worker/peers/page_places.h"
 #include "worker/peers/peer_pins.h"
 
@@ -81,7 +81,7 @@ TEST(PeerPools, APrefixIsReadWhereEachRankHasIt) {
                              counts, Deadline::after(kTimeout))
                  .ok(),
              "places");
-    const PromptPrefix prefix{.owners = {0, 1, 2}};
+    const engine::PromptPrefix prefix{.owners = {0, 1, 2}};
     PeerPins pins(
         *own, "next", prefix, rank, peers->get(),
         {std::span(all).first(1), std::span(all).subspan(1, 1), std::span(all).subspan(2, 1)});

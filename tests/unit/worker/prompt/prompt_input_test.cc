@@ -16,7 +16,7 @@
 #include "plan/prefix_pure.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 
 namespace millrace::worker {
 namespace {
@@ -32,8 +32,8 @@ class PromptInputTest : public testing::Test {
   PromptInputTest() {
     test::write_random_checkpoint(test::tiny_model_config(), DType::kFloat32, 1, model_.path());
     auto world = comm::LocalGroup::create(1);
-    auto made = RankRuntime::create(std::move(world.front()),
-                                    test::rank_options(model_.path(), {.tp = 1, .cp = 1}));
+    auto made = engine::RankRuntime::create(std::move(world.front()),
+                                            test::rank_options(model_.path(), {.tp = 1, .cp = 1}));
     MR_CHECK(made.ok(), "{}", made.error().to_string());
     runtime_ = *std::move(made);
   }
@@ -42,7 +42,7 @@ class PromptInputTest : public testing::Test {
     std::vector<int32_t> token_ids(static_cast<size_t>(num_tokens));
     for (size_t i = 0; i < token_ids.size(); ++i) token_ids[i] = static_cast<int32_t>(i % 101);
     protocol::RunPrompt prompt;
-    prompt.set_prompt_token_ids(encode_token_ids(token_ids));
+    prompt.set_prompt_token_ids(engine::encode_token_ids(token_ids));
     prompt.set_owner("tenant");
     prompt.mutable_options()->set_head_plan("adaptive");
     prompt.mutable_options()->set_cache(protocol::CACHE_BOTH);
@@ -59,7 +59,7 @@ class PromptInputTest : public testing::Test {
   }
 
   test::TempDirectory model_;
-  std::unique_ptr<RankRuntime> runtime_;
+  std::unique_ptr<engine::RankRuntime> runtime_;
   GroupOptions options_;
 };
 
@@ -67,7 +67,7 @@ TEST_F(PromptInputTest, FullPagesButTheDenseLastOnesHaveKeys) {
   const auto input = must_read(prompt());
   EXPECT_THAT(input.token_ids, SizeIs(kTokens));
   EXPECT_FALSE(input.impure);
-  EXPECT_THAT(input.page_keys, SizeIs(model::num_reusable_pages(input.plan, kTokens)));
+  EXPECT_THAT(input.page_keys, SizeIs(plan::num_reusable_pages(input.plan, kTokens)));
   EXPECT_LT(std::ssize(input.page_keys), kTokens / 64);
 }
 
@@ -132,7 +132,7 @@ TEST_F(PromptInputTest, SaysWhatIsWrong) {
   EXPECT_EQ(read(torn).error().code, Errc::kInvalidArgument);
 
   auto foreign = prompt();
-  foreign.set_prompt_token_ids(encode_token_ids(std::vector<int32_t>{1, 101}));
+  foreign.set_prompt_token_ids(engine::encode_token_ids(std::vector<int32_t>{1, 101}));
   EXPECT_THAT(read(foreign).error().message, HasSubstr("101"));
 
   // A client must not be able to make a rank read files.

@@ -27,12 +27,12 @@ class PromptPagesTest : public ::testing::Test {
   static Result<void> write(PromptPages& of, int64_t num_pages) {
     const std::vector<float> rows(static_cast<size_t>(num_pages * 64 * 8));
     const std::vector<float> scores(static_cast<size_t>(num_pages), 1.0f);
-    const LocalKv local{.k = rows.data(),
-                        .v = rows.data(),
-                        .dtype = DType::kFloat32,
-                        .num_kv_heads = 1,
-                        .head_dim = 8,
-                        .num_rows = num_pages * 64};
+    const engine::LocalKv local{.k = rows.data(),
+                                .v = rows.data(),
+                                .dtype = DType::kFloat32,
+                                .num_kv_heads = 1,
+                                .head_dim = 8,
+                                .num_rows = num_pages * 64};
     MR_RETURN_IF_ERROR(of.sink().stage_layer(0, local));
     MR_RETURN_IF_ERROR(of.sink().write_layer(
         {.layer = 0, .local = local, .page_scores = scores, .num_pages = num_pages}));

@@ -43,7 +43,7 @@ class PageWriterTest : public ::testing::Test {
   struct Rows {
     std::vector<float> k, v;
     kernels::DeviceBuffer device_k, device_v;
-    LocalKv local;
+    engine::LocalKv local;
   };
   Rows make_rows(uint64_t seed, int64_t num_pages) {
     Rows rows{.k = test::random_normals(seed, kHeads * num_pages * kHeadFloats),

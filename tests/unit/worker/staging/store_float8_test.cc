@@ -80,12 +80,12 @@ class StoreFloat8Test : public testing::TestWithParam<std::tuple<Memory, bool>> 
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       device_->copy(k.data(), k_[static_cast<size_t>(layer)].data(), bytes);
       device_->copy(v.data(), v_[static_cast<size_t>(layer)].data(), bytes);
-      const LocalKv local{.k = k.data(),
-                          .v = v.data(),
-                          .dtype = DType::kBFloat16,
-                          .num_kv_heads = kHeads,
-                          .head_dim = kHeadDim,
-                          .num_rows = kRows};
+      const engine::LocalKv local{.k = k.data(),
+                                  .v = v.data(),
+                                  .dtype = DType::kBFloat16,
+                                  .num_kv_heads = kHeads,
+                                  .head_dim = kHeadDim,
+                                  .num_rows = kRows};
       must(sink.stage_layer(layer, local));
       must(sink.write_layer(
           {.layer = layer, .local = local, .page_scores = scores, .num_pages = kPages}));

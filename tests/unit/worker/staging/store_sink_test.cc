@@ -48,12 +48,12 @@ class StoreSinkTest : public ::testing::TestWithParam<DType> {
                         PageWriter::create(*device_, *store_, geometry_, /*num_threads=*/0));
     StoreSink sink(*device_, *store_, *writer, "a", pages_);
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
-      const LocalKv local{.k = k_.data(),
-                          .v = v_.data(),
-                          .dtype = GetParam(),
-                          .num_kv_heads = 2,
-                          .head_dim = kHeadDim,
-                          .num_rows = kRows};
+      const engine::LocalKv local{.k = k_.data(),
+                                  .v = v_.data(),
+                                  .dtype = GetParam(),
+                                  .num_kv_heads = 2,
+                                  .head_dim = kHeadDim,
+                                  .num_rows = kRows};
       MR_RETURN_IF_ERROR(sink.stage_layer(layer, local));
       MR_RETURN_IF_ERROR(sink.write_layer(
           {.layer = layer, .local = local, .page_scores = scores_, .num_pages = kPromptPages}));

@@ -20,7 +20,7 @@
 #include "kvstore/kept/read_meter.h"
 #include "kvstore/kv_store.h"
 #include "tests/support/fake_clock.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 
 namespace millrace::worker {
 namespace {
@@ -31,7 +31,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr auto kTimeout = std::chrono::seconds(60);
-constexpr GridShape kGrid{2, 2};
+constexpr engine::GridShape kGrid{2, 2};
 constexpr int64_t kNumPages = 20;
 
 std::vector<PageContentKey> keys() {
@@ -92,7 +92,8 @@ class CachedPrefixTest : public ::testing::Test {
     const auto all = keys();
     test::run_ranks(4, [&](std::unique_ptr<comm::Communicator> world) {
       auto& store = *stores_[static_cast<size_t>(world->rank())];
-      const auto grid = RankGrid::create(std::move(world), kGrid, Deadline::after(kTimeout));
+      const auto grid =
+          engine::RankGrid::create(std::move(world), kGrid, Deadline::after(kTimeout));
       MR_CHECK(grid.ok(), "{}", grid.error().to_string());
       const auto& check = grid->world().rank() == 0 ? check_ : others_.value_or(check_);
       const auto found = agree_on_prefix(store, *grid, std::span(all).first(num_keys_),

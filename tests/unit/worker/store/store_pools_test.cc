@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/capacity.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/temp_directory.h"
-#include "tests/unit/worker/ranks/rank_threads.h"
-#include "worker/engine/capacity.h"
+#include "tests/unit/engine/ranks/rank_threads.h"
 
 namespace millrace::worker {
 namespace {
@@ -103,7 +103,7 @@ TEST(StorePools, ADirectoryThatCannotBeMadeIsTheSameErrorOnAllRanks) {
 TEST(StorePools, TheLongestPromptThatIsPromisedFitsTheEmptyPools) {
   const auto config = test::tiny_model_config();
   const model::ShardShape shard{.num_kv_heads = 4};
-  const RankLayout layout{.config = config, .shard = shard};
+  const engine::RankLayout layout{.config = config, .shard = shard};
   const kvstore::KvGeometry geometry{
       .num_layers = config.num_layers, .num_kv_heads = 4, .head_dim = config.head_dim};
   const int64_t rows = config.num_layers * int64_t{4};
@@ -115,9 +115,9 @@ TEST(StorePools, TheLongestPromptThatIsPromisedFitsTheEmptyPools) {
                                                10 * rows * geometry.record_bytes(),
                                  .geometry = geometry},
                                 Clock::steady());
-    const int64_t tokens = max_stored_tokens(layout, store->stats().pages_available);
+    const int64_t tokens = engine::max_stored_tokens(layout, store->stats().pages_available);
     EXPECT_EQ(tokens, (device_slots == 0 ? 10 : 9) * 64);
-    const Partition partition(tokens, 1, 64);
+    const engine::Partition partition(tokens, 1, 64);
     const auto begun = store->begin_request("r", tokens, partition.pages(0));
     EXPECT_TRUE(begun.ok()) << begun.error().to_string();
   }

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "common/check.h"
+#include "engine/prefill_run.h"
+#include "engine/ranks/agreement.h"
+#include "kernels/index/tiling.h"
+
+namespace millrace::engine {
+
+namespace {
+
+// Each rank's final data on a request, which are combined.
+struct RankClose {
+  RecallStats recall;
+  PhaseTimes phases;
+};
+
+void put_together(std::span<const RankClose> ranks, PrefillResult& result) {
+  for (const auto& rank : ranks) {
+    result.recall.add(rank.recall);
+    result.rank_phases.push_back(rank.phases);
+  }
+  result.phases = slowest(result.rank_phases);
+}
+
+void enter(const PrefillTask& task, Stage stage) {
+  if (task.stages != nullptr) task.stages->enter(stage);
+}
+
+void check_prefix(const PrefillTask& task) {
+  const int64_t num_tokens = task.prefix.num_tokens();
+  if (num_tokens == 0) return;
+  MR_CHECK(task.prefix_source != nullptr &&
+               num_tokens <= kernels::first_dense_position(std::ssize(task.token_ids)) &&
+               (task.probe_positions.empty() || task.probe_positions.front() >= num_tokens),
+           "a prefix of {} tokens of {}", num_tokens, task.token_ids.size());
+}
+
+}  // namespace
+
+Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights& weights,
+                              const RankGrid& grid, DeviceGroups groups,
+                              const EngineOptions& options) {
+  const auto info = device.info();
+  if (!info.computes_in(weights.compute_dtype)) {
+    return error(Errc::kUnsupported, "{} does not support {}", info.name,
+                 dtype_name(weights.compute_dtype));
+  }
+  EngineOptions settled = options;
+  if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;
+  MR_ASSIGN_OR_RETURN(auto forward,
+                      model::LayerForward::create(device, weights, settled.row_tile_tokens));
+  return Engine(device, weights, grid, std::move(groups), settled,
+                std::make_shared<model::LayerForward>(std::move(forward)));
+}
+
+Engine Engine::on_grid(const RankGrid& grid, DeviceGroups groups) const {
+  return Engine(*device_, *weights_, grid, std::move(groups), options_, forward_);
+}
+
+Partition Engine::partition(int64_t num_tokens, int64_t prefix_tokens) const {
+  const int cp = grid_->shape().cp;
+  const int64_t stripe = options_.stripe_tokens != 0 ? options_.stripe_tokens
+                                                     : Partition::default_stripe_tokens(num_tokens);
+  return Partition(num_tokens, cp, stripe, prefix_tokens);
+}
+
+// A layer that cannot be enqueued means that the group is broken: nothing more is enqueued. An
+// error on one rank alone, in its sink, is reported when the layer is closed, so that its device
+// completes everything that the other ranks' devices do together with it.
+Result<PairCounts> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
+                                      Duration comm_timeout) {
+  const int32_t num_layers = weights_->config.num_layers;
+  PairCounts counts;
+  Result<void> own;
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    const auto deadline = Deadline::after(comm_timeout);
+    if (own.ok()) own = run.enqueue_layer(layer, deadline);
+    if (ahead && layer > 0) {
+      MR_RETURN_IF_ERROR(end_layer(run, task, layer - 1, own, counts, deadline));
+    }
+    run.stage_layer(layer);
+    if (!ahead) MR_RETURN_IF_ERROR(end_layer(run, task, layer, own, counts, deadline));
+  }
+  if (ahead) {
+    MR_RETURN_IF_ERROR(
+        end_layer(run, task, num_layers - 1, own, counts, Deadline::after(comm_timeout)));
+  }
+  return counts;
+}
+
+Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
+                               const Result<void>& own, PairCounts& counts, Deadline deadline) {
+  const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
+  MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(grid_->world(), pairs, deadline));
+  const auto counted = counts.add(ranks, {.all_rows = run.attends_whole(layer),
+                                          .has_window = weights_->config.window(layer) > 0});
+  if (!task.at_boundary) return {};
+  return task.at_boundary({.layer = layer,
+                           .num_layers = weights_->config.num_layers,
+                           .density = counted.density,
+                           .imbalance = counted.imbalance});
+}
+
+// Allocates what a single rank may lack before any rank waits for another in a collective. The host
+// runs a layer ahead on all ranks or on none, because it meets the others where a layer is closed
+// and, without NCCL, in the next layer's collectives.
+Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
+                             Duration comm_timeout) {
+  auto& world = grid_->world();
+  const auto own = created.ok() ? Result<int32_t>((*created)->may_enqueue_ahead() ? 1 : 0)
+                                : Result<int32_t>(created.error());
+  MR_ASSIGN_OR_RETURN(const auto votes,
+                      all_agree_on_values(world, own, Deadline::after(comm_timeout)));
+  if (grid_->shape().cp > 1) {
+    PrefillRun& run = **created;
+    MR_RETURN_IF_ERROR(all_agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
+    MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
+  }
+  return std::ranges::find(votes, 0) == votes.end();
+}
+
+Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
+  auto& world = grid_->world();
+  check_prefix(task);
+  auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, *forward_,
+                                    partition(std::ssize(task.token_ids), task.prefix.num_tokens()),
+                                    task, comm_timeout);
+  MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));
+  PrefillRun& run = **created;
+  enter(task, Stage::kLayers);
+  MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
+  const auto layers = run_layers(run, task, ahead, comm_timeout);
+  if (!layers.ok()) {
+    if (layers.error().code == Errc::kPeerLost) run.group_broke();
+    return layers.error();
+  }
+
+  enter(task, Stage::kTail);
+  const auto deadline = Deadline::after(comm_timeout);
+  PrefillResult result;
+  // Only the root's row sees logits. Meanwhile the last layer's pages were being written.
+  Result<void> finished = run.finish(result, deadline);
+  if (finished.ok()) finished = run.finish_sink();
+  const auto own =
+      finished.ok()
+          ? Result<RankClose>(RankClose{.recall = run.recall().stats(), .phases = run.phases()})
+          : Result<RankClose>(finished.error());
+  MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(world, own, deadline));
+  put_together(ranks, result);
+  if (task.recall_by_head) {
+    result.recall_by_head = run.recall().by_head();
+    MR_RETURN_IF_ERROR(result.recall_by_head.add_over(world, deadline));
+  }
+  result.density = layers->density();
+  result.imbalance = layers->imbalance();
+  result.index_bytes = run.index_bytes();
+  result.dense_for_length = task.plan->dense_for_length();
+  if (grid_->is_root()) result.first_token = result.top_tokens.front().token_id;
+  MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(&result.first_token, 1)),
+                                     /*root=*/0, deadline));
+  enter(task, Stage::kClose);
+  return result;
+}
+
+}  // namespace millrace::engine

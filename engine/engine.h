@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layer-major prefill engine of one rank: all tokens of a prompt go through layer l before any
+// goes through layer l + 1. It is the same on every rank of a TP x CP grid, in the service, in
+// batch jobs and in tests with ranks as threads.
+//
+// Per layer: project this rank's rows to Q, K, V; exchange K and V by row tile; estimate the index;
+// attend; finish the rows (output projection, MLP); score pages with the dense last rows; hand K
+// and V to the sink. Then all ranks meet at the layer's boundary, where they decide together about
+// errors, cancellation and deadlines. A GPU computes the next layer meanwhile, so a decision takes
+// effect one layer later:
+//   device   layer l      | layer l + 1                              | layer l + 2
+//   host      enqueues l + 1 | waits for l | boundary of l | enqueues l + 2 | waits for l + 1
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "engine/exchange/partition.h"
+#include "engine/exchange/prefix.h"
+#include "engine/head_recall.h"
+#include "engine/index/index_tap.h"
+#include "engine/index/pair_counts.h"
+#include "engine/kv_sink.h"
+#include "engine/phase_times.h"
+#include "engine/ranks/device_groups.h"
+#include "engine/ranks/rank_end.h"
+#include "engine/ranks/rank_grid.h"
+#include "engine/recall_stats.h"
+#include "engine/stage_clock.h"
+#include "kernels/api/device.h"
+#include "model/layer_forward.h"
+#include "model/vocabulary.h"
+#include "model/weights.h"
+#include "plan/head_plan.h"
+
+namespace millrace::engine {
+
+struct EngineOptions {
+  // Rows that a GEMM takes at a time: bounds activation memory. 0: what suits the device.
+  int64_t row_tile_tokens = 0;
+  int64_t stripe_tokens = 0;  // 0: Partition::default_stripe_tokens
+  // Called when a device does not finish. Required where the device has memory of its own.
+  EndHandler end_process;
+};
+
+struct LayerReport {
+  int32_t layer = 0;
+  int32_t num_layers = 0;
+  double density = 0;    // covered over causal pairs of the rows that attend, all ranks and heads
+  double imbalance = 1;  // most over mean of the ranks' covered pairs
+};
+
+struct PrefillTask {
+  std::span<const int32_t> token_ids;        // checked: not empty, each in the vocabulary
+  const plan::HeadPlan* plan = nullptr;      // for all heads of the model
+  std::span<const int64_t> probe_positions;  // ascending
+  // Token ids, one a probe, or none. Needed on rank 0 only.
+  std::span<const int32_t> probe_target_ids;
+  int32_t num_top = 10;  // tokens reported at the last position
+  // Set on all ranks or on none, as is index_tap. Either makes the last layer attend with all rows.
+  // Otherwise it attends only with the rows that are asked for, and its density and recall are
+  // those of these rows (engine/index/asked_rows.h).
+  bool recall_by_head = false;
+  KvSink* sink = nullptr;  // may be null
+  // What need not be computed. It must end before the last rows that run densely
+  // (kernels::first_dense_position) and before all probes. `prefix_source` has this rank's pages of
+  // it; null where no rank has any.
+  PromptPrefix prefix;
+  PrefixSource* prefix_source = nullptr;
+  IndexTap index_tap;  // may be empty
+  // Called on every rank after each layer that all ranks completed; may itself be collective over
+  // the world. An error ends the request and must be the same on all ranks, or their group is
+  // broken. May be empty, on all ranks.
+  std::function<Result<void>(const LayerReport&)> at_boundary;
+  StageClock* stages = nullptr;  // told of the layers, the tail and the close; may be null
+};
+
+struct PrefillResult {
+  // On world rank 0 only:
+  std::vector<model::TokenScore> top_tokens;  // at the last position; the first is the greedy token
+  std::vector<int32_t> probe_token_ids;
+  std::vector<double> probe_logprobs;  // of the targets, natural log; empty without targets
+  // On all ranks:
+  int32_t first_token = 0;
+  double density = 0;
+  int64_t dense_for_length = 0;  // dense heads of the plan: HeadPlan::dense_for_length
+  RecallStats recall;          // of measured rows of the whole prompt, all layers and sparse heads
+  HeadRecalls recall_by_head;  // where the task asks for it
+  Imbalance imbalance;
+  PhaseTimes phases;  // of the slowest rank, phase by phase
+  std::vector<PhaseTimes> rank_phases;
+  int64_t index_bytes = 0;  // of this rank
+};
+
+class PrefillRun;
+
+class Engine {
+ public:
+  // Device, weights and grid outlive the engine. `groups` belongs to that device and grid.
+  static Result<Engine> create(kernels::Device& device, const model::ModelWeights& weights,
+                               const RankGrid& grid, DeviceGroups groups,
+                               const EngineOptions& options);
+
+  // An engine with the same device, weights and scratch memory on another grid, which outlives it.
+  // Only one of the two may prefill at a time, except that one may run between two layers of the
+  // other.
+  Engine on_grid(const RankGrid& grid, DeviceGroups groups) const;
+
+  const DeviceGroups& groups() const { return groups_; }
+
+  // How the tokens of a prompt that are not cached are dealt to the cp ranks.
+  Partition partition(int64_t num_tokens, int64_t prefix_tokens = 0) const;
+
+  // Collective over the world; the result is an error on all ranks or on none. kCancelled,
+  // kDeadlineExceeded and sink errors leave the group usable; kPeerLost and a deadline inside a
+  // collective (`comm_timeout` a layer) do not.
+  Result<PrefillResult> prefill(const PrefillTask& task, Duration comm_timeout);
+
+  // Collective, before the first prompt: runs its own prompts of up to `max_tokens` tokens. On a
+  // device with memory of its own the first prompt would otherwise wait for what is done only once:
+  // loading kernels, mapping the buffers of collectives, and choosing algorithms for products of a
+  // row tile, of half of one and so on, which the sizes of last row tiles are close to. Does
+  // nothing on a device whose memory is the host's.
+  Result<void> warm_up(int64_t max_tokens, Duration comm_timeout);
+
+ private:
+  // Collective. Returns whether layers may be enqueued ahead (PrefillRun::may_enqueue_ahead).
+  Result<bool> connect(const Result<std::unique_ptr<PrefillRun>>& created, Duration comm_timeout);
+  // Returns the pairs of all layers together.
+  Result<PairCounts> run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
+                                Duration comm_timeout);
+  // Ends the layer on this rank, unless `own` is already an error, and then on all ranks.
+  Result<void> end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
+                         const Result<void>& own, PairCounts& counts, Deadline deadline);
+
+  Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
+         DeviceGroups groups, const EngineOptions& options,
+         std::shared_ptr<model::LayerForward> forward)
+      : device_(&device),
+        weights_(&weights),
+        grid_(&grid),
+        groups_(std::move(groups)),
+        options_(options),
+        forward_(std::move(forward)) {}
+
+  kernels::Device* device_;
+  const model::ModelWeights* weights_;
+  const RankGrid* grid_;
+  DeviceGroups groups_;
+  EngineOptions options_;
+  std::shared_ptr<model::LayerForward> forward_;
+};
+
+}  // namespace millrace::engine
