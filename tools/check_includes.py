@@ -138,7 +138,7 @@ MAY_INCLUDE = {
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
     "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
-    "coordinator/api": "common/content common/text plan/pattern protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/api": "common/content common/text plan/pattern protocol coordinator/text coordinator/requests coordinator/groups coordinator/order",
     "coordinator/tokenize": "common/metrics coordinator/net tokenizer",
     "coordinator/http": "common/logging common/net protocol coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api coordinator/tokenize",
