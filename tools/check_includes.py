@@ -127,7 +127,7 @@ MAY_INCLUDE = {
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
     "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
-    "coordinator/api": "common/content common/text plan protocol coordinator/text coordinator/requests coordinator/groups",
+    "coordinator/api": "common/content common/text plan protocol coordinator/text coordinator/requests coordinator/groups coordinator/order",
     "coordinator/http": "common/logging common/metrics common/net protocol tokenizer coordinator/text coordinator/access coordinator/net coordinator/requests"
     " coordinator/schedule coordinator/api",
     "coordinator/exchange": "common/content common/net coordinator/text coordinator/access coordinator/net coordinator/requests"

@@ -3,12 +3,13 @@
 """Seconds to the first token of prompts by length: vLLM alone, and vLLM whose prompts a Millrace group prefills.
 
     bench/engines/first_token.py --bin build/release/bin [--group-gpus 0 --vllm-gpus 1] [--models fixture llama-3-8b] [--tokens 8192 32768 131072]
-        [--fixture-tokens 4096 16384 65536] [--repeats 3] [--tp 1] [--cp 1] [--vllm-tp 1] [--head-plan auto] [--options "..."]
-        [--connector '{"min_tokens": 1}'] [--output FILE]
+        [--fixture-tokens 4096 16384 65536] [--repeats 3] [--warm-ups 5] [--tp 1] [--cp 1] [--vllm-tp 1] [--head-plan auto] [--options "..."]
+        [--connector '{}'] [--output FILE]
 
 A coordinator, a group and vLLM's OpenAI server run as processes on this machine, on GPUs or on the CPU. One vLLM serves both columns: alone, requests
 say `"millrace": false`. vLLM's prefix cache is off, and no prompt is sent twice but for the other column. Of each model and length, one prompt of
-both columns comes before the clock.
+vLLM's own and --warm-ups prompts of Millrace's come before the clock: by then the coordinator's forecasts are learnt, and the connector leaves prompts to
+vLLM that it computes sooner. With --connector '{"only_if_sooner": false}' it leaves none.
 
 `fixture`: the model of the tests, and prompts whose answers are known: of both columns all must be right. `llama-3-8b`: an 8B shape with random
 weights on both sides. --tokens are its lengths, --fixture-tokens the fixture's. --tp, --cp: the group's ranks. --options: more for vLLM's server.
@@ -61,15 +62,16 @@ class Measurement:
     def __init__(self, service, server, make_prompt):
         self._service, self._server, self._make_prompt = service, server, make_prompt
 
-    def row(self, num_tokens, repeats):
+    def row(self, num_tokens, repeats, warm_ups):
         """Returns a row of the table."""
         from service import wait_until
         alone, together, prefills, computed, wrong, answers = [], [], [], 0, 0, 0
         before = self._server.counters()["computed"]
-        for repeat in range(-1, repeats):
+        for repeat in range(-warm_ups, repeats):
             prompt = self._make_prompt(num_tokens, seed=1000 + repeat)
             expected = prompt.get("answer_token_ids")
-            for column, extra in (alone, {"kv_transfer_params": {"millrace": False}}), (together, {}):
+            columns = (alone, {"kv_transfer_params": {"millrace": False}}), (together, {})
+            for column, extra in columns if repeat >= 0 or repeat == -warm_ups else columns[1:]:
                 prefilled, brought = self._prefilled(), self._brought()
                 seconds, tokens = self._server.stream(prompt["prompt_token_ids"], DIGITS if expected else 1, **extra)
                 answers += expected is not None
@@ -151,7 +153,7 @@ def measure(arguments, model, directory):
         wait_until("vLLM's server", server.ready, PATIENCE_S)
         measurement, rows = Measurement(service, server, make), []
         for num_tokens in lengths:
-            rows.append(measurement.row(num_tokens, arguments.repeats))
+            rows.append(measurement.row(num_tokens, arguments.repeats, arguments.warm_ups))
             print(json.dumps({"model": model, **rows[-1]}), flush=True)
         return rows
     except BaseException:
@@ -170,6 +172,7 @@ def main():
     parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768, 131072])
     parser.add_argument("--fixture-tokens", type=int, nargs="+", default=[4096, 16384, 65536])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--warm-ups", type=int, default=5)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--cp", type=int, default=1)
     parser.add_argument("--vllm-tp", type=int, default=1)

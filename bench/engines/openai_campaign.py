@@ -246,7 +246,7 @@ def main():
     measured = {**measured_on(), **engine_gpus.measured_on(arguments)}  # before anything changes
     service = Service()
     options = shlex.split(arguments.options) + (["--num-gpu-blocks-override", arguments.blocks] if arguments.blocks else [])
-    server = OpenAIServer(MODEL_DIR, f"127.0.0.1:{service.http_port}", free_ports(1), arguments.log, arguments.tp, options=options,
+    server = OpenAIServer(MODEL_DIR, f"127.0.0.1:{service.http_port}", free_ports(1), arguments.log, arguments.tp, {"only_if_sooner": False}, options,
                           gpus=arguments.vllm_gpus, max_model_len=max(16896, arguments.tokens[1] + arguments.answer_tokens + 64))
     try:
         wait_until("vLLM's server", server.ready, PATIENCE_S)

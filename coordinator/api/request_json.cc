@@ -121,6 +121,15 @@ std::string opened_text(const Request& request, const std::string& manifest) {
   return with_member(out, "manifest", manifest);
 }
 
+std::string forecast_text(const std::string& model, int64_t num_tokens, const ExpectedEnd& end) {
+  return json::serialize(json::object{{"model", model},
+                                      {"num_tokens", num_tokens},
+                                      {"cached_tokens", end.cached_tokens},
+                                      {"queue_seconds", seconds(end.wait)},
+                                      {"prefill_seconds", seconds(end.prefill)},
+                                      {"is_learnt", end.is_learnt}});
+}
+
 std::string status_text(const Request& request, TimePoint now, const ResultTexts& texts) {
   if (request.state == RequestState::kDone) return done_text(request, now, texts);
   json::object out;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "coordinator/groups/group_registry.h"
+#include "coordinator/order/expected_end.h"
 #include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
@@ -37,6 +38,9 @@ std::string opened_text(const Request& request, const std::string& manifest);
 // What GET answers: done_text() for a request that is done, otherwise status and progress, or the
 // error.
 std::string status_text(const Request& request, TimePoint now, const ResultTexts& texts);
+
+// {"model", "num_tokens", "cached_tokens", "queue_seconds", "prefill_seconds", "is_learnt"}.
+std::string forecast_text(const std::string& model, int64_t num_tokens, const ExpectedEnd& end);
 
 // {"state", "lease_id", "expires_in_ms" while it is active} of a request that is done.
 boost::json::object lease_json(const Request& request, TimePoint now);

@@ -6,6 +6,7 @@
 
 #include "common/content/prefix_keys.h"
 #include "common/log.h"
+#include "coordinator/api/request_json.h"
 #include "coordinator/exchange/event_stream.h"
 #include "coordinator/exchange/prompt_text.h"
 #include "coordinator/http/disconnect_watch.h"
@@ -20,12 +21,13 @@ PrefillExchange::PrefillExchange(HttpShared& shared, NetStream& stream, RequestG
 
 awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Route& route) {
   if (writer_.request_id().empty()) writer_.set_request_id(make_request_id());
+  const bool counts = route.endpoint != Endpoint::kForecast;  // a forecast is no request
   ParsedPrefillBody parsed = co_await parse(request, route);
   std::string().swap(request.body());
   auto* body = std::get_if<PrefillBody>(&parsed);
   if (body == nullptr) {
     const auto& wrong = std::get<Refusal>(parsed);
-    shared_.metrics.refused(wrong);
+    if (counts) shared_.metrics.refused(wrong);
     co_return co_await refuse(wrong);
   }
   const bool names_itself = !body->request_id.empty();
@@ -33,9 +35,10 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   writer_.set_request_id(body->request_id);
   const bool streams = body->stream;
   if (const auto wrong = co_await prepare(*body)) {
-    shared_.metrics.refused(*wrong);
+    if (counts) shared_.metrics.refused(*wrong);
     co_return co_await refuse(*wrong);
   }
+  if (route.endpoint == Endpoint::kForecast) co_return co_await foresee(*body);
   if (!names_itself) take_own_id(*body);
   const std::string id = body->request_id;
   const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());
@@ -82,6 +85,19 @@ void PrefillExchange::take_own_id(PrefillBody& body) {
   spdlog::info("request {}: its X-Request-Id {} is an earlier request's id", body.request_id,
                given);
   writer_.replace_request_id(body.request_id);
+}
+
+// Its id is that of the call, so that it may be foreseen while a prompt of the same id runs.
+awaitable<bool> PrefillExchange::foresee(PrefillBody& body) {
+  body.request_id = make_request_id();
+  const std::string model = body.model;
+  const int64_t num_tokens = std::ssize(body.prompt_token_ids);
+  const auto end = shared_.scheduler.foresee(std::move(body), gate_.caller());
+  gate_.release();
+  if (const auto* wrong = std::get_if<Refusal>(&end)) co_return co_await refuse(*wrong);
+  // Named, because g++ 12 destroys a temporary that a coroutine takes by value twice.
+  HttpReply reply{200, forecast_text(model, num_tokens, std::get<ExpectedEnd>(end))};
+  co_return co_await writer_.send(std::move(reply));
 }
 
 awaitable<bool> PrefillExchange::refuse(const Refusal& why) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exchange for a posted prompt, in either form: parses the body, submits the request, and
 // answers with its result or with a stream of events. If the client leaves, its request is
-// cancelled.
+// cancelled. Of a prompt that is only to be foreseen, it answers when it should end.
 #pragma once
 
 #include <memory>
@@ -36,6 +36,7 @@ class PrefillExchange {
   awaitable<std::optional<Refusal>> prepare(PrefillBody& body);
   // For a request that has the id of a header, and not of its body, if an earlier one has it too.
   void take_own_id(PrefillBody& body);
+  awaitable<bool> foresee(PrefillBody& body);
   awaitable<bool> refuse(const Refusal& why);
   awaitable<bool> answer_at_end(Record record);
   awaitable<bool> answer_result(Record record);

@@ -18,6 +18,7 @@ std::optional<Scope> needed_scope(Endpoint endpoint) {
     case Endpoint::kReady:
       return std::nullopt;
     case Endpoint::kPrefill:
+    case Endpoint::kForecast:
     case Endpoint::kCompletion:
     case Endpoint::kChat:
     case Endpoint::kCancel:
@@ -89,9 +90,9 @@ std::optional<Refusal> RequestGate::hold(const Route& route, uint64_t bytes) {
 }
 
 uint64_t RequestGate::max_body_bytes(const Route& route) const {
-  const bool has_prompt = route.endpoint == Endpoint::kPrefill ||
-                          route.endpoint == Endpoint::kCompletion ||
-                          route.endpoint == Endpoint::kChat;
+  const bool has_prompt =
+      route.endpoint == Endpoint::kPrefill || route.endpoint == Endpoint::kForecast ||
+      route.endpoint == Endpoint::kCompletion || route.endpoint == Endpoint::kChat;
   return has_prompt ? limits_.max_body_bytes : limits_.max_small_body_bytes;
 }
 

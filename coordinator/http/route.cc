@@ -11,8 +11,9 @@ namespace millrace::coordinator {
 
 namespace {
 
-constexpr std::array<RouteEntry, 14> kEntries = {{
+constexpr std::array<RouteEntry, 15> kEntries = {{
     {Endpoint::kPrefill, "POST", "/v1/prefill", "", PathId::kNone},
+    {Endpoint::kForecast, "POST", "/v1/prefill:forecast", "", PathId::kNone},
     {Endpoint::kCompletion, "POST", "/v1/completions", "", PathId::kNone},
     {Endpoint::kChat, "POST", "/v1/chat/completions", "", PathId::kNone},
     {Endpoint::kStatus, "GET", "/v1/prefill/", "", PathId::kRequest},

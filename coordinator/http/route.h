@@ -14,6 +14,7 @@ namespace millrace::coordinator {
 
 enum class Endpoint {
   kPrefill,       // POST /v1/prefill
+  kForecast,      // POST /v1/prefill:forecast
   kCompletion,    // POST /v1/completions
   kChat,          // POST /v1/chat/completions
   kStatus,        // GET /v1/prefill/{id}

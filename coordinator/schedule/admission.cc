@@ -49,9 +49,7 @@ bool Admission::ready() const {
 std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) {
   MR_CHECK(check_request_id(body.request_id).ok(), "request id '{}'", body.request_id);
   if (auto refusal = check(body, caller)) return refusal;
-  const auto request = make_request(std::move(body));
-  request->owner = caller.name;
-  request->tenant = tenant_key(request->owner, request->options.cache_salt());
+  const auto request = make_request(std::move(body), caller);
   if (auto refusal = check_deadline(*request)) return refusal;
   const Result<void> queued = requests_.admit(request);
   if (queued.ok()) {
@@ -61,6 +59,17 @@ std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) 
   Refusal full(queued.error());
   full.retry_after_s = pace_.seconds_to_next_turn(groups_.size());
   return full;
+}
+
+std::variant<ExpectedEnd, Refusal> Admission::foresee(PrefillBody body,
+                                                      const Caller& caller) const {
+  if (auto refusal = check(body, caller)) return *std::move(refusal);
+  const auto request = make_request(std::move(body), caller);
+  const auto end =
+      expected_end(request, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
+  if (end) return *end;
+  return Refusal(error(Errc::kUnavailable, "no worker group for model '{}' takes {} tokens now",
+                       request->model, request->num_tokens));
 }
 
 std::optional<Refusal> Admission::check(const PrefillBody& body, const Caller& caller) const {
@@ -128,7 +137,7 @@ Refusal Admission::unserved(const std::string& model,
                  "model");
 }
 
-std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
+std::shared_ptr<Request> Admission::make_request(PrefillBody body, const Caller& caller) const {
   auto request = std::make_shared<Request>();
   request->id = std::move(body.request_id);
   request->model = std::move(body.model);
@@ -146,6 +155,8 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body) const {
   auto& options = request->options;
   if (options.deadline_ms() == 0) options.set_deadline_ms(to_wire_ms(settings_.default_deadline));
   if (options.lease_ms() == 0) options.set_lease_ms(to_wire_ms(settings_.default_lease));
+  request->owner = caller.name;
+  request->tenant = tenant_key(request->owner, request->options.cache_salt());
   request->queued_at = clock_.now();
   return request;
 }

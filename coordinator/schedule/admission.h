@@ -5,9 +5,11 @@
 #pragma once
 
 #include <optional>
+#include <variant>
 
 #include "coordinator/access/caller.h"
 #include "coordinator/groups/group_registry.h"
+#include "coordinator/order/expected_end.h"
 #include "coordinator/order/turn_order.h"
 #include "coordinator/requests/prefill_body.h"
 #include "coordinator/requests/refusal.h"
@@ -33,6 +35,11 @@ class Admission {
   // Queues the prompt, or says why not. `body.request_id` must be valid.
   std::optional<Refusal> admit(PrefillBody body, const Caller& caller = Caller::anybody());
 
+  // When the prompt should end if it were admitted now, or why it would not be: for what admit()
+  // checks except the deadline and room in the queue. Nothing is queued or charged.
+  std::variant<ExpectedEnd, Refusal> foresee(PrefillBody body,
+                                             const Caller& caller = Caller::anybody()) const;
+
   void close() { closed_ = true; }
   bool closed() const { return closed_; }
   // Open, and a group takes requests.
@@ -43,7 +50,7 @@ class Admission {
   std::optional<Refusal> check_quota(const Caller& caller) const;
   std::optional<Refusal> check_deadline(const Request& request) const;
   Refusal unserved(const std::string& model, const std::map<std::string, ModelOffer>& offers) const;
-  std::shared_ptr<Request> make_request(PrefillBody body) const;
+  std::shared_ptr<Request> make_request(PrefillBody body, const Caller& caller) const;
 
   const SchedulerSettings& settings_;
   RequestTracker& requests_;

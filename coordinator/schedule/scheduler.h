@@ -42,6 +42,11 @@ class Scheduler {
   // Requests. `body.request_id` must be set. An admitted request always ends, by itself or by its
   // deadline.
   std::optional<Refusal> submit(PrefillBody body, const Caller& caller = Caller::anybody());
+  // When the prompt should end if it were submitted now, or why it would be refused.
+  std::variant<ExpectedEnd, Refusal> foresee(PrefillBody body,
+                                             const Caller& caller = Caller::anybody()) const {
+    return admission_.foresee(std::move(body), caller);
+  }
   std::shared_ptr<const Request> find(const std::string& id) const;
   // Ends a request that waits or runs; releases the lease of a finished one.
   Result<void> cancel(const std::string& id, const std::string& why);

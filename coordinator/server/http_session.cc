@@ -95,7 +95,8 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
   if (shared_.options.faults.answering) shared_.options.faults.answering(route.path);
   HttpReply reply;
   switch (route.endpoint) {
-    case Endpoint::kPrefill: {
+    case Endpoint::kPrefill:
+    case Endpoint::kForecast: {
       PrefillForm form(shared_);
       co_return co_await run_prompt(request, route, form);
     }

@@ -215,6 +215,25 @@ class PythonClientTest(ServiceTestCase):
         self.assertEqual(nowhere.error.code, "peer_lost")
         self.assertIn("127.0.0.1:9", str(nowhere.error))
 
+    def test_a_forecast_leaves_nothing_behind(self):
+        def counted():
+            return [line for line in self.service.get("/metrics")[2].splitlines() if line.startswith("millrace_prefill_requests_total")]
+        before = counted()
+        forecast = self.coordinator.forecast("fixture", MEDIUM, priority=2, cache_salt="tenant")
+        self.assertEqual((forecast["num_tokens"], forecast["cached_tokens"]), (len(MEDIUM), 0))
+        self.assertGreater(forecast["prefill_seconds"], 0)
+        with self.assertRaises(millrace_kv.MillraceError) as failure:
+            self.coordinator.forecast("fixture", [1 << 20])
+        self.assertEqual((failure.exception.code, counted()), ("invalid_argument", before))
+
+    def test_what_must_not_be_posted_is_not(self):
+        def refuse(model):
+            raise millrace_kv.MillraceError("unsupported", f"not {model}")
+        prefill = self.coordinator.prefill("fixture", SHORT, before_post=refuse)
+        self.assertTrue(prefill.ended.wait(60))
+        self.assertEqual(str(prefill.error), "unsupported: not fixture")
+        self.assertEqual(self.service.get(f"/v1/prefill/{prefill.request_id}")[0], 404)
+
     def test_prompts_have_names(self):
         # printf '\\0\\0\\0\\0\\1\\0\\0\\0' | sha256sum
         self.assertEqual(prompt_digest([0, 1]), "01acecb507abfe1a354aa8064f4af5d3f1acd019e37db3c11c97523b71c76e9d")

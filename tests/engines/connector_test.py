@@ -20,10 +20,12 @@ from millrace_kv._library import MillraceError
 from millrace_kv.connector import MillraceConnector
 from millrace_kv.coordinator import Coordinator, EventStream
 from millrace_kv.messages import Load, LoadFailures
-from millrace_kv.model_shape import ModelShape
+from millrace_kv.model_shape import ModelShape, balance_tokens
 from millrace_kv.options import Options
+from millrace_kv.prompt_counts import PromptCounts
 from millrace_kv.scheduler_side import SchedulerSide, _Remote
 from millrace_kv.vllm_parts import pack_blocks, why_unfit
+from millrace_kv.when_it_pays import WhenItPays
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, UniformTypeKVCacheSpecs
 
@@ -165,7 +167,7 @@ def prompt_request():
     """A request as vLLM's scheduler has it."""
     return types.SimpleNamespace(request_id="vllms", num_prompt_tokens=2048, prompt_token_ids=[0] * 2048, kv_transfer_params=None, prompt_embeds=None,
                                  mm_features=(), lora_request=None, pooling_params=None, resumable=False, skip_reading_prefix_cache=False,
-                                 num_preemptions=0, num_output_tokens=0, cache_salt=None)
+                                 num_preemptions=0, num_output_tokens=0, cache_salt=None, priority=0)
 
 
 class Offers(http.server.BaseHTTPRequestHandler):
@@ -176,10 +178,16 @@ class Offers(http.server.BaseHTTPRequestHandler):
         self.answer(200, {"data": [self.server.offer]})
 
     def do_POST(self):
-        self.server.asked.append(f"POST {self.path.partition('?')[0]}")
-        self.server.fields = dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
+        path, _, query = self.path.partition("?")
+        self.server.asked.append(f"POST {path}")
+        self.server.fields = dict(urllib.parse.parse_qsl(query))
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(503, {"error": {"type": "unavailable", "message": "no group"}})
+        if path == "/v1/prefill:forecast" and self.server.foreseen_s is not None:
+            self.answer(200, {"queue_seconds": 0.25, "prefill_seconds": self.server.foreseen_s - 0.25, "is_learnt": True})
+        elif path == "/v1/prefill:forecast":
+            self.answer(413, {"error": {"type": "too_large", "message": "limit 4096"}})
+        else:
+            self.answer(503, {"error": {"type": "unavailable", "message": "no group"}})
 
     def do_DELETE(self):
         self.answer(404, {"error": {"type": "not_found", "message": "no such request"}})
@@ -196,24 +204,32 @@ class Offers(http.server.BaseHTTPRequestHandler):
 
 
 class OfferTest(unittest.TestCase):
-    def asked(self, cache_salt=None, **offer):
-        """What a coordinator with this model is asked for one prompt, and why that prompt is left to vLLM."""
+    def asked(self, cache_salt=None, foreseen_s=None, own_s=None, params=None, priority=0, options=(), **offer):
+        """What a coordinator with this model is asked for one prompt, and why that prompt is left to vLLM. `foreseen_s`: its forecast, of a coordinator
+        that makes some. `own_s`: what vLLM has taken for such a prompt."""
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Offers)
+        server.foreseen_s = foreseen_s
         server.offer, server.asked = {"id": "fixture", "num_layers": 5, "dtype": "bfloat16", "vocab_size": 2048, **offer}, []
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        side = scheduler_side(coordinator=f"127.0.0.1:{server.server_port}")
+        side = scheduler_side(coordinator=f"127.0.0.1:{server.server_port}", **dict(options))
         side._say = mock.Mock()
+        if own_s is not None:
+            with mock.patch.object(side._pays, "_clock", side_effect=[0.0, own_s]):
+                side._pays.begins("before", 2048, 0)
+                side._pays.ended("before")
         try:
             request, promised = prompt_request(), (None, False)
-            request.cache_salt = cache_salt
+            request.cache_salt, request.priority = cache_salt, priority
+            request.kv_transfer_params = params
             while promised[0] is None:
                 promised = side.num_matched_tokens(request, 0)
                 if request.request_id in side._remotes:
                     side._remotes[request.request_id].events.ended.wait(60)
             self.assertEqual(promised, (0, False))
             self.fields = getattr(server, "fields", None)
-            return server.asked, side._say.call_args.args[2]
+            self.counts = side.take_counts()
+            return server.asked, side._say.call_args and side._say.call_args.args[2]
         finally:
             side.close()
             server.shutdown()
@@ -228,8 +244,33 @@ class OfferTest(unittest.TestCase):
                 self.assertRegex(why, f"^unsupported: .* is another than vLLM's: {name} {other} and not ")
 
     def test_one_of_the_same_gets_it(self):
-        self.assertEqual(self.asked(), (["GET /v1/models", "POST /v1/prefill"], "unavailable: no group"))
-        self.assertNotIn("cache_salt", self.fields)
+        self.assertEqual(self.asked(options={"only_if_sooner": False}), (["GET /v1/models", "POST /v1/prefill"], "unavailable: no group"))
+        self.assertEqual(set(self.fields), {"model", "request_id", "stream", "handover", "lease_ms"})
+        self.assertEqual(self.counts, {"unavailable": 1})
+
+    def test_a_coordinator_without_forecasts_gets_it_too(self):
+        self.assertEqual(self.asked(), (["GET /v1/models", "POST /v1/prefill:forecast", "POST /v1/prefill"], "unavailable: no group"))
+
+    def test_the_forecast_is_asked_for_as_the_prompt_would_be_posted(self):
+        how = {"priority": -3, "params": {"millrace": {"deadline_ms": 1500}}, "options": {"head_plan": "dense"}, "cache_salt": "tenant"}
+        self.asked(**how, foreseen_s=0.5, own_s=0.1)
+        self.assertEqual(set(self.fields), {"model", "head_plan", "deadline_ms", "priority", "cache_salt"})
+        forecast = self.fields
+        self.asked(**how, foreseen_s=0.1 + 0.25, own_s=5.0)
+        self.assertEqual({**self.fields, **forecast}, self.fields)
+        self.assertEqual((self.fields["priority"], self.fields["deadline_ms"]), ("-3", "1500"))
+
+    def test_a_prompt_that_vllm_computes_sooner_is_not_posted_and_nothing_is_logged(self):
+        self.assertEqual(self.asked(foreseen_s=0.5, own_s=0.4), (["GET /v1/models", "POST /v1/prefill:forecast"], None))
+        self.assertEqual(self.counts, {"sooner": 1})
+        asked, why = self.asked(foreseen_s=0.5, own_s=0.6)
+        self.assertEqual((asked[-1], why), ("POST /v1/prefill", "unavailable: no group"))
+
+    def test_what_is_no_deadline_is_refused(self):
+        for wrong in 0, True, "5", 1.5:
+            asked, why = self.asked(params={"millrace": {"deadline_ms": wrong}})
+            self.assertEqual(asked, [])
+            self.assertRegex(why, "^invalid_argument: .*positive integer as deadline_ms")
 
     def test_prompts_of_one_salt_alone_share_cached_pages(self):
         self.asked(cache_salt="tenant Ä")  # any text; it is sent in a form that the coordinator accepts
@@ -237,6 +278,165 @@ class OfferTest(unittest.TestCase):
         self.assertRegex(one, "^[0-9a-f]{64}$")
         self.asked(cache_salt="tenant B")
         self.assertNotEqual(self.fields["cache_salt"], one)
+
+
+class WhenItPaysTest(unittest.TestCase):
+    """A vLLM whose attention costs as much as the rest behind 1000 tokens, and whose floor is 100 tokens."""
+
+    def setUp(self):
+        self.now = 0.0
+        self.pays = WhenItPays(balance_tokens=1000, min_tokens=100, clock=lambda: self.now)
+
+    def own(self, tokens, took_s, cached=0):
+        self.pays.begins("a", tokens, cached)
+        self.now += took_s
+        self.pays.ended("a")
+
+    def code(self, tokens, foreseen_s, cached=0):
+        why = self.pays.why_own(tokens, cached, foreseen_s)
+        return why and why[0]
+
+    def test_the_sooner_one_gets_it(self):
+        self.own(1000, 1.5)
+        self.assertEqual([self.code(1000, 1.4), self.code(1000, 1.6)], [None, "sooner"])
+
+    def test_attention_grows_with_what_comes_before(self):
+        self.own(1000, 1.5)  # 1 ms a token and 1 ms a thousand tokens before it
+        self.assertEqual([self.code(2000, 3.9), self.code(2000, 4.1)], [None, "sooner"])
+        self.assertEqual([self.code(1000, 3.4, cached=2000), self.code(1000, 3.6, cached=2000)], [None, "sooner"])
+
+    def test_what_vllm_still_computes_comes_first(self):
+        self.own(1000, 1.5)
+        self.pays.begins("b", 1000, 0)
+        self.now += 1
+        self.assertEqual([self.code(1000, 1.9), self.code(1000, 2.1)], [None, "sooner"])
+        self.pays.forget("b")
+        self.assertEqual(self.code(1000, 1.6), "sooner")
+
+    def test_millraces_forecast_is_corrected_by_what_its_prompts_took(self):
+        self.own(1000, 1.5)
+        self.assertIsNone(self.code(1000, 1.4))
+        self.pays.pulled(1000, foreseen_s=2.0, took_s=2.4)
+        self.assertEqual([self.code(1000, 1.2), self.code(1000, 1.3)], [None, "sooner"])
+
+    def test_vllm_computes_a_short_prompt_to_learn_but_one_at_a_time(self):
+        self.assertEqual([self.code(400, 0.1), self.code(401, 0.1)], ["learning", None])
+        self.pays.begins("a", 100, 0)
+        self.assertEqual(self.code(400, 0.1), "learning")
+        self.pays.begins("b", 200, 0)
+        self.assertIsNone(self.code(400, 0.1))
+
+    def test_of_another_length_vllm_learns_where_it_may_be_nearly_as_fast(self):
+        self.own(300, 0.3 * 1.15)  # 1 ms a token without attention, as above
+        self.assertEqual([self.code(4000, 5.9), self.code(4000, 6.1), self.code(4000, 12.1)], [None, "learning", "sooner"])
+        self.own(4000, 12)
+        self.assertIsNone(self.code(4000, 6.1))
+
+    def test_millrace_learns_first(self):
+        self.own(1000, 0.1)
+        self.assertIsNone(self.code(1000, None))
+        self.assertIsNone(self.code(400, None))
+
+    def test_what_is_long_ago_does_not_count(self):
+        self.own(1000, 1.5)
+        self.pays.pulled(1000, foreseen_s=1.0, took_s=10.0)
+        self.now += 500
+        self.own(1000, 1.5)
+        self.assertEqual(self.code(1000, 1.4), "sooner")
+        self.now += 101
+        self.assertIsNone(self.code(1000, 1.4))
+        self.now += 600
+        self.assertIsNone(self.code(1000, 9.0))
+
+    def test_prompts_of_few_tokens_are_not_timed(self):
+        self.own(255, 9.0)
+        self.assertEqual(self.code(400, 0.1), "learning")
+
+
+class TimesTest(unittest.TestCase):
+    """What the scheduler's side takes for a prompt's time."""
+
+    def setUp(self):
+        self.side = scheduler_side()
+        self.addCleanup(self.side.close)
+        self.side._pays = mock.Mock()
+        self.request = prompt_request()
+
+    def test_vllms_is_from_the_last_time_that_it_asked_to_the_first_token(self):
+        self.request.kv_transfer_params = {"millrace": False}
+        for _ in range(2):
+            self.assertEqual(self.side.num_matched_tokens(self.request, 512), (0, False))
+        self.assertEqual(self.side._pays.begins.mock_calls, [mock.call("vllms", 1536, 512)] * 2)
+        self.side.metadata(nothing_scheduled=False)
+        self.side._pays.ended.assert_not_called()
+        self.request.num_output_tokens = 1
+        self.side.metadata(nothing_scheduled=False)
+        self.side.metadata(nothing_scheduled=False)
+        self.side._pays.ended.assert_called_once_with("vllms")
+
+    def test_of_a_request_that_ends_with_its_first_token_too(self):
+        self.request.kv_transfer_params = {"millrace": False}
+        self.side.num_matched_tokens(self.request, 0)
+        self.request.num_output_tokens = 1
+        self.side.finished(self.request)
+        self.side._pays.ended.assert_called_once_with("vllms")
+
+    def test_an_aborted_or_preempted_one_has_none(self):
+        self.request.kv_transfer_params = {"millrace": False}
+        self.side.num_matched_tokens(self.request, 0)
+        self.side.finished(self.request)
+        self.request.num_preemptions = 1
+        self.side.num_matched_tokens(self.request, 0)
+        self.request.num_output_tokens = 1
+        self.side.metadata(nothing_scheduled=False)
+        self.side._pays.ended.assert_not_called()
+        self.assertEqual(self.side._timed, {})
+
+    def test_millraces_is_from_when_it_was_asked_to_the_first_token(self):
+        with mock.patch("millrace_kv.scheduler_side.time.monotonic", return_value=100.0):
+            remote = _Remote(FakePrefill(), 90.0, "ours", request=self.request, foreseen_s=8.0)
+            self.side._coordinator = remote.events
+            self.side._remotes["vllms"], self.side._timed["vllms"] = remote, (self.request, remote)
+            self.side.received(["vllms"])
+            self.request.num_output_tokens = 1
+            self.side.metadata(nothing_scheduled=False)
+        self.side._pays.pulled.assert_called_once_with(2048, 8.0, 10.0)
+        self.assertEqual(self.side.take_counts(), {"pulled": 1})
+
+    def test_a_failed_load_teaches_nothing(self):
+        remote = _Remote(FakePrefill(), 90.0, "ours", request=self.request, foreseen_s=8.0)
+        self.side._coordinator = remote.events
+        self.side._remotes["vllms"], self.side._timed["vllms"] = remote, (self.request, remote)
+        self.side.failed({"vllms": ("corrupt", "rank 0")})
+        self.side.received(["vllms"])
+        self.request.num_output_tokens = 1
+        self.side.metadata(nothing_scheduled=False)
+        self.side._pays.pulled.assert_not_called()
+        self.assertEqual(self.side.take_counts(), {"corrupt": 1})
+
+
+class BalanceTest(unittest.TestCase):
+    def test_llama_3_8bs(self):
+        sizes = types.SimpleNamespace(hidden_size=4096, num_attention_heads=32, intermediate_size=14336)
+        model = types.SimpleNamespace(hf_text_config=sizes, get_head_size=lambda: 128, get_total_num_kv_heads=lambda: 8)
+        # q, k, v and o: 2 x 4096 x 4096 + 2 x 4096 x 1024; gate, up and down: 3 x 4096 x 14336; attention: 2 x 4096 a token before it.
+        self.assertEqual(balance_tokens(types.SimpleNamespace(model_config=model)), 26624)
+        model.hf_text_config = None
+        self.assertEqual(balance_tokens(types.SimpleNamespace(model_config=model)), 26624)
+
+
+class CountsTest(unittest.TestCase):
+    def test_they_reach_vllms_metrics(self):
+        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+        one, other = PromptCounts({"pulled": 2}), PromptCounts({"pulled": 1, "sooner": 4})
+        self.assertTrue(PromptCounts({}).is_empty())
+        both = MillraceConnector.build_kv_connector_stats(one.data).aggregate(other)
+        self.assertEqual(both.reduce(), {"Millrace pulled": 3, "Millrace sooner": 4})
+        metrics = MillraceConnector.build_prom_metrics(types.SimpleNamespace(kv_transfer_config=None), {kind: kind for kind in (Counter, Gauge, Histogram)},
+                                                       ["model_name", "engine"], {0: ["fixture", "0"]})
+        metrics.observe(both.data)
+        labels = {"model_name": "fixture", "engine": "0", "outcome": "sooner"}
+        self.assertEqual(REGISTRY.get_sample_value("vllm:millrace_prompts_total", labels), 4)
 
 
 class EventStreamTest(unittest.TestCase):

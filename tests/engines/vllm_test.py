@@ -80,7 +80,7 @@ class Engine:
             model=MODEL_DIR, skip_tokenizer_init=True, enforce_eager=True, max_model_len=16384 + 64, max_num_batched_tokens=4096, max_num_seqs=8,
             tensor_parallel_size=TP, distributed_executor_backend="mp" if TP > 1 else "uni", disable_log_stats=False,
             kv_transfer_config={"kv_connector": "TroubleConnector", "kv_connector_module_path": "trouble_connector", "kv_role": "kv_consumer",
-                                "kv_connector_extra_config": {"coordinator": coordinator, "min_tokens": MIN_TOKENS, "retry_after_s": RETRY_AFTER_S,
+                                "kv_connector_extra_config": {"coordinator": coordinator, "min_tokens": MIN_TOKENS, "retry_after_s": RETRY_AFTER_S, "only_if_sooner": False,
                                                               # Staging memory for two pieces of a few blocks.
                                                               "staging_bytes": 1 << 20,
                                                               **options}}))
@@ -286,6 +286,41 @@ class VllmTest(ServiceTestCase):
         # All but the last block are cached; it is computed for its last token.
         self.assertLessEqual(self.vllm.answer(long)[1], 128)
         self.assertEqual(self.metric("millrace_prefill_requests_total"), requests)
+
+    @once
+    def test_a_prompt_goes_to_whom_it_takes_less_time(self):
+        """The coordinator's forecasts are its own; what vLLM takes is given here."""
+        from millrace_kv import Coordinator
+        from millrace_kv.when_it_pays import WhenItPays
+        side, coordinator = self.vllm.connector._scheduler, Coordinator(f"127.0.0.1:{self.service.http_port}")
+        for seed in itertools.count(340):
+            if coordinator.forecast("fixture", prompt(2048, seed))["is_learnt"]:
+                break
+            self.assertLess(seed, 360)
+            posted = coordinator.prefill("fixture", prompt(2048, seed))
+            self.assertTrue(posted.ended.wait(60))
+            coordinator.end(posted.request_id)
+        taken, take_counts = Counter(), side.take_counts
+
+        def take():  # as vLLM does too, after each step
+            counts = take_counts()
+            taken.update(counts)
+            return counts
+        side.take_counts = take
+        self.addCleanup(delattr, side, "take_counts")
+        self.addCleanup(setattr, side, "_pays", None)
+        for seconds_a_token, outcome, computed_tokens in (1e-9, "sooner", 2048), (1e3, "pulled", 1):
+            side._pays = WhenItPays(10000, MIN_TOKENS)
+            side._pays._rates.observe(2048, seconds_a_token)
+            record = make_prompt(2048, seed=361 + computed_tokens)
+            take()
+            taken.clear()
+            answer, computed = self.vllm.answer(record["prompt_token_ids"])
+            take()
+            self.assertEqual((answer[:4], computed, taken), (record["answer_token_ids"], computed_tokens, {outcome: 1}))
+            self.assertEqual(side._timed, {})
+            # vLLM's own prompt was timed, and Millrace's was compared with the forecast.
+            self.assertEqual((side._pays._own, len(side._pays._delays._of)), ({}, outcome == "pulled"))
 
     @once
     def test_pulled_blocks_are_nobody_elses(self):

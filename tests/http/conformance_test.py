@@ -28,6 +28,7 @@ SEED = int(os.environ.get("MILLRACE_HTTP_SEED", 15))
 EXAMPLES = int(os.environ.get("MILLRACE_HTTP_EXAMPLES", 100))  # requests drawn per operation, in addition to those at the bounds of each field
 JSON, BINARY = "application/json", "application/octet-stream"
 PREFILL = ("POST", "/v1/prefill")
+FORECAST = ("POST", "/v1/prefill:forecast")
 COMPLETION = ("POST", "/v1/completions")
 CHAT = ("POST", "/v1/chat/completions")
 # Only adaptive plans take min_recall; the group's own plan is adaptive too.
@@ -85,19 +86,21 @@ def of_form(document, media_type, model):
     for call in "renew", "release":  # client_hooks.py provides the leases
         document["paths"][f"/v1/prefill/{{id}}/lease:{call}"]["parameters"] = [
             {"name": "id", "in": "path", "required": True, "schema": {"enum": ["held"]}}]
-    prefill = document["paths"]["/v1/prefill"]["post"]
-    prefill["requestBody"]["content"] = {media_type: prefill["requestBody"]["content"][media_type]}
-    if media_type == JSON:
-        prefill["parameters"] = [entry for entry in prefill["parameters"] if entry.get("in") != "query"]
-    else:
-        document["paths"] = {"/v1/prefill": document["paths"]["/v1/prefill"]}
-        del prefill["responses"]["200"]["links"]
+    with_prompt = {path: document["paths"][path] for _, path in (PREFILL, FORECAST)}
+    for prefill in (operations["post"] for operations in with_prompt.values()):
+        prefill["requestBody"]["content"] = {media_type: prefill["requestBody"]["content"][media_type]}
+        if media_type == JSON:
+            prefill["parameters"] = [entry for entry in prefill["parameters"] if entry.get("in") != "query"]
+        else:
+            prefill["responses"]["200"].pop("links", None)
+            prefill["parameters"] = [entry for entry in prefill["parameters"] if entry.get("name") != "kv_budget_tokens"]
+            for entry in prefill["parameters"]:
+                entry["required"] = entry.get("name") == "model"
+    if media_type == BINARY:
+        document["paths"] = with_prompt
         # These depend on other parameters.
         schemas["Handover"] = {"type": "string", "enum": ["at-end"]}
         schemas["Cache"] = {"type": "string", "enum": ["off", "read"]}
-        prefill["parameters"] = [entry for entry in prefill["parameters"] if entry.get("name") != "kv_budget_tokens"]
-        for entry in prefill["parameters"]:
-            entry["required"] = entry.get("name") == "model"
     return document
 
 
@@ -182,7 +185,7 @@ class ConformanceTest(ServiceTestCase):
         for method, path in openapi.operations(self.document):
             target = path.replace("{id}", "r")
             self.assert_refused(method, path, 431, target=target, headers={"X-Long": "x" * 20000})
-            if (method, path) not in (PREFILL, COMPLETION, CHAT):
+            if (method, path) not in (PREFILL, FORECAST, COMPLETION, CHAT):
                 self.assert_refused(method, path, 413, target=target, body=b" " * 5000)
         prefill = {"model": self.model["id"], "prompt_token_ids": [0]}
         self.assert_refused(*PREFILL, 413, body={**prefill, "model": "m" * 257})
@@ -214,6 +217,18 @@ class ConformanceTest(ServiceTestCase):
                         answer = self.call("POST", f"/v1/prefill?{query}", body=b"\0\0\0\0", media_type=BINARY)
                         self.assertLess(answer[0], 500, query)
                         self.assert_documented(*PREFILL, answer)
+
+    def test_a_forecast_says_what_a_prefill_would_and_leaves_nothing(self):
+        prompt = make_prompt(tokens_for(1024), seed=3)
+        body = self.service.prefill_body(prompt, request_id="foreseen")
+        for kind, data in (JSON, body), (BINARY, b"".join(token.to_bytes(4, "little") for token in prompt["prompt_token_ids"])):
+            query = "" if kind == JSON else f"?model={self.model['id']}"
+            answer = self.call(*FORECAST[:1], FORECAST[1] + query, body=data, media_type=kind)
+            self.assertEqual(answer[0], 200, answer[2])
+            self.assert_documented(*FORECAST, answer)
+            self.assertEqual(json.loads(answer[2])["num_tokens"], len(prompt["prompt_token_ids"]))
+        self.assertEqual(self.service.get("/v1/prefill/foreseen")[0], 404)
+        self.assert_refused(*FORECAST, 404, body={"model": "no-such", "prompt_token_ids": [0]})
 
     def test_unknown_models_and_ids(self):
         self.assert_refused(*PREFILL, 404, body={"model": "no-such", "prompt_token_ids": [0]})

@@ -13,6 +13,7 @@ import unittest
 import openapi_document as openapi
 
 PREFILL = ("POST", "/v1/prefill")
+FORECAST = ("POST", "/v1/prefill:forecast")
 COMPLETION = ("POST", "/v1/completions")
 CHAT = ("POST", "/v1/chat/completions")
 LEASE = "/v1/prefill/{id}/lease:"
@@ -65,6 +66,11 @@ class DocumentTest(unittest.TestCase):
         of_json = self.properties(openapi.body_schema(self.document, *PREFILL))
         self.assertEqual(in_query, {name: schema for name, schema in of_json.items() if name not in ("prompt_token_ids", "text")})
 
+    def test_a_forecast_takes_what_a_prefill_takes(self):
+        operations = openapi.operations(self.document)
+        for part in "parameters", "requestBody":
+            self.assertEqual(operations[FORECAST][part], operations[PREFILL][part])
+
     def type_or_value(self, schema):
         """The type or the only value of a schema, apart from null."""
         schema = openapi.resolve(self.document, schema)
@@ -92,7 +98,7 @@ class DocumentTest(unittest.TestCase):
 
     def test_no_other_operation_has_a_query(self):
         for method, path in openapi.operations(self.document):
-            if (method, path) != PREFILL:
+            if (method, path) not in (PREFILL, FORECAST):
                 self.assertEqual([entry["name"] for entry in openapi.parameters(self.document, method, path) if entry["in"] == "query"], [])
 
     def test_fields_of_leases(self):

@@ -14,6 +14,7 @@ from ._version import VERSION
 from .messages import LoadFailures, LoadMetadata
 from .model_shape import ModelShape, why_left_to_vllm
 from .options import Options
+from .prompt_counts import PromptCounts, PromptMetrics
 from .vllm_parts import why_unfit
 
 logger = init_logger("vllm.millrace_kv")
@@ -85,6 +86,10 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request, block_ids):
         return self.request_finished(request, block_ids)
 
+    def get_kv_connector_stats(self):
+        counts = self._scheduler.take_counts() if self._scheduler else None
+        return PromptCounts(counts) if counts else None
+
     # ---- in a worker process
 
     def register_kv_caches(self, kv_caches):
@@ -114,6 +119,16 @@ class MillraceConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self):
         pass
+
+    # ---- in the server's process
+
+    @classmethod
+    def build_kv_connector_stats(cls, data=None):
+        return PromptCounts(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        return PromptMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # ---- in both
 

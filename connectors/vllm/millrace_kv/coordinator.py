@@ -39,6 +39,13 @@ def prompt_digest(token_ids):
     return hashlib.sha256(token_bytes(token_ids)).hexdigest()
 
 
+def _prefill_query(model, head_plan=None, min_recall=None, deadline_ms=None, priority=None, cache_salt=None, **others):
+    """The query of a prompt that is posted as bytes."""
+    fields = {"model": model, "head_plan": head_plan, "min_recall": min_recall, "deadline_ms": deadline_ms, "priority": priority,
+              "cache_salt": cache_salt and hashlib.sha256(cache_salt.encode()).hexdigest(), **others}
+    return urlencode({name: value for name, value in fields.items() if value is not None})
+
+
 def _refusal(status, text):
     try:
         error = json.loads(text)["error"]
@@ -156,17 +163,19 @@ class EventStream:
 
 class Prefill(EventStream):
     """A prompt that this process posted. close() cancels it while it runs. `model` may be a function that returns the model's name.
-    `cache_salt` is any text; only prompts with the same salt share cached pages."""
+    `cache_salt` is any text; only prompts with the same salt share cached pages. `before_post` is called with the model's name, on the stream's
+    thread; if it raises a MillraceError, that is the stream's error and nothing is posted."""
 
     def __init__(self, coordinator, model, token_ids, *, request_id=None, lease_ms=60000, head_plan=None, min_recall=None,
-                 deadline_ms=None, cache_salt=None, on_news=None):
+                 deadline_ms=None, priority=None, cache_salt=None, on_news=None, before_post=None):
         self.request_id = request_id or uuid.uuid4().hex
 
         def post():
-            fields = {"model": model() if callable(model) else model, "request_id": self.request_id, "stream": "true",
-                      "handover": "streaming", "lease_ms": lease_ms, "head_plan": head_plan, "min_recall": min_recall,
-                      "deadline_ms": deadline_ms, "cache_salt": cache_salt and hashlib.sha256(cache_salt.encode()).hexdigest()}
-            query = urlencode({name: value for name, value in fields.items() if value is not None})
+            name = model() if callable(model) else model
+            if before_post:
+                before_post(name)
+            query = _prefill_query(name, head_plan, min_recall, deadline_ms, priority, cache_salt, request_id=self.request_id, stream="true",
+                                   handover="streaming", lease_ms=lease_ms)
             return "POST", "/v1/prefill?" + query, token_bytes(token_ids)
 
         super().__init__(coordinator, post, on_news)
@@ -209,13 +218,16 @@ class Coordinator:
         return connection
 
     def call(self, method, path, body=None):
-        """The parsed answer. Raises the coordinator's error if it refuses."""
-        headers = {"Content-Type": "application/json"} | self.credentials()
+        """The parsed answer. `body`: bytes, or what becomes JSON. Raises the coordinator's error if it refuses."""
+        is_binary = isinstance(body, bytes)
+        headers = {"Content-Type": "application/octet-stream" if is_binary else "application/json"} | self.credentials()
+        if body is not None and not is_binary:
+            body = json.dumps(body)
         try:
             connection = self.connect()
             try:
                 connection.sock.settimeout(_ANSWER_S)
-                connection.request(method, path, None if body is None else json.dumps(body), headers)
+                connection.request(method, path, body, headers)
                 response = connection.getresponse()
                 text = response.read()
             finally:
@@ -229,6 +241,11 @@ class Coordinator:
     def models(self):
         """The entries of GET /v1/models by name."""
         return {model["id"]: model for model in self.call("GET", "/v1/models")["data"]}
+
+    def forecast(self, model, token_ids, **options):
+        """When a prompt that is posted now should be done: a dictionary with queue_seconds, prefill_seconds, cached_tokens and is_learnt. `options`
+        are those of Prefill that say how it is computed."""
+        return self.call("POST", "/v1/prefill:forecast?" + _prefill_query(model, **options), token_bytes(token_ids))
 
     def prefill(self, model, token_ids, **options):
         return Prefill(self, model, token_ids, **options)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 # The dtype of a cache whose pages are decoded into the model's type as they are pulled.
 FLOAT8 = "float8_e4m3"
+# Llama 3 8B's, for a model whose configuration does not say.
+_USUAL_BALANCE_TOKENS = 26624
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,22 @@ class ModelShape:
     def difference_to_offer(self, offer):
         """The same for an entry of GET /v1/models. Its dtype is what the group computes in; only the manifest says if pages are in 8-bit floats."""
         return self._differences((name, offer.get(name), getattr(self, name)) for name in ("num_layers", "dtype", "vocab_size"))
+
+
+def balance_tokens(vllm_config):
+    """Behind how many tokens a token's attention multiplies as many numbers as the rest of a layer: from the sizes in the model's configuration."""
+    model = vllm_config.model_config
+    config = getattr(model, "hf_text_config", None)
+
+    def size(*names):
+        return next((value for value in (getattr(config, name, None) for name in names) if isinstance(value, int) and value > 0), 0)
+    hidden, heads, head_dim = size("hidden_size"), size("num_attention_heads"), model.get_head_size()
+    inner = size("moe_intermediate_size", "intermediate_size") * max(1, size("num_experts_per_tok"))
+    if not (hidden and heads and inner):
+        return _USUAL_BALANCE_TOKENS
+    attention = heads * head_dim
+    linear = hidden * (2 * attention + 2 * model.get_total_num_kv_heads() * head_dim) + 3 * hidden * inner
+    return linear / (2 * attention)
 
 
 def why_left_to_vllm(vllm_config, kv_cache_config):

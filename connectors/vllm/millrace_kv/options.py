@@ -12,6 +12,7 @@ class Options:
     ca_file: str = ""  # CAs of an https:// coordinator's certificate; "": the file that $MILLRACE_TLS_CA names, or those that the system trusts
     model: str = ""  # the coordinator's model; "": the name that vLLM serves the model under, or the coordinator's only model
     min_tokens: int = 2048  # a prompt with fewer tokens that vLLM does not have already is left to vLLM
+    only_if_sooner: bool = True  # so is a longer one that vLLM should compute sooner
     head_plan: str = ""  # "": the group's
     min_recall: float = 0.0  # 0: the group's
     reuse: bool = False  # lets other requests reuse pulled blocks through vLLM's prefix cache

@@ -6,6 +6,7 @@ Or it is left to vLLM for good, and the reason is logged."""
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from dataclasses import dataclass
 
 from vllm.logger import init_logger
@@ -13,7 +14,8 @@ from vllm.logger import init_logger
 from ._library import MillraceError
 from .coordinator import Coordinator, CoordinatorLost, EventStream, prompt_digest
 from .messages import Load, LoadMetadata
-from .model_shape import ModelShape
+from .model_shape import ModelShape, balance_tokens
+from .when_it_pays import WhenItPays
 
 logger = init_logger("vllm.millrace_kv")
 
@@ -32,6 +34,11 @@ class _Remote:
     request: object = None  # vLLM's request, while it loads
     cache_salt: str | None = None  # the request's own
     cancelled: bool = False
+    foreseen_s: float | None = None  # by the coordinator
+
+
+# Codes of prompts that vLLM computes because that should be sooner, or to learn how long it takes.
+_KEPT = "sooner", "learning"
 
 
 class _Complaints:
@@ -71,11 +78,25 @@ class SchedulerSide:
         self._model_lock = threading.Lock()
         self._model = None
         self._shut_until, self._shut_why = 0.0, None  # until when the coordinator gets no prompts, and why
+        self._pays = WhenItPays(balance_tokens(vllm_config), options.min_tokens) if options.only_if_sooner else None
+        self._timed = {}  # requests without a first token: id -> (request, _Remote or None if vLLM computes it)
+        self._counts = Counter()
 
     # ---- what vLLM asks
 
     def num_matched_tokens(self, request, num_computed_tokens):
         """As get_num_new_matched_tokens: (None, False) until the manifest arrives."""
+        matched = self._matched(request, num_computed_tokens)
+        if self._pays and matched == (0, False):
+            # vLLM schedules the request now, or asks again.
+            self._pays.forget(request.request_id)
+            self._timed.pop(request.request_id, None)
+            if request.num_preemptions == 0 and request.num_output_tokens == 0:
+                self._timed[request.request_id] = request, None
+                self._pays.begins(request.request_id, request.num_prompt_tokens - num_computed_tokens, num_computed_tokens)
+        return matched
+
+    def _matched(self, request, num_computed_tokens):
         if request.request_id in self._left:
             return 0, False
         remote = self._remotes.get(request.request_id)
@@ -114,7 +135,14 @@ class SchedulerSide:
             self._set_cache_salt(request, f"{request.cache_salt or ''}millrace-{remote.millrace_id}")
         self._loads.append(load)
 
+    def take_counts(self):
+        """{outcome: number of prompts} since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return dict(counts)
+
     def metadata(self, nothing_scheduled):
+        for request_id in [request_id for request_id, (request, _) in self._timed.items() if request.num_output_tokens > 0]:
+            self._has_first_token(request_id)
         for request_id, remote in self._remotes.items():
             if remote.request is not None and remote.events.error and not remote.cancelled:
                 self._failures.setdefault(request_id, (remote.events.error.code, str(remote.events.error)))
@@ -140,7 +168,9 @@ class SchedulerSide:
             if remote is None:
                 continue
             failure = self._failures.pop(request_id, None)
+            self._counts[failure[0] if failure else "pulled"] += 1
             if failure:
+                self._timed.pop(request_id, None)
                 self._say(remote.request, *failure)
                 # vLLM now computes these blocks itself, so other requests may share them.
                 self._set_cache_salt(remote.request, remote.cache_salt)
@@ -149,6 +179,11 @@ class SchedulerSide:
     def finished(self, request):
         """Called when a request has finished, or was aborted at any point."""
         request_id = request.request_id
+        if request_id in self._timed and request.num_output_tokens > 0:
+            self._has_first_token(request_id)
+        self._timed.pop(request_id, None)
+        if self._pays:
+            self._pays.forget(request_id)
         remote = self._remotes.get(request_id)
         if remote is not None:
             if remote.request is not None:
@@ -168,18 +203,59 @@ class SchedulerSide:
         """Starts a prefill, or follows a router's. Returns None if vLLM has to compute the request itself."""
         params = (request.kv_transfer_params or {}).get("millrace")
         if params is False or self._is_vllms(request):
+            self._counts["not_asked"] += 1
             return None
-        if isinstance(params, dict):
+        if isinstance(params, dict) and "deadline_ms" not in params:
             return self._follow(request, params)
-        if request.num_prompt_tokens - num_computed_tokens < self._options.min_tokens:
+        new_tokens = request.num_prompt_tokens - num_computed_tokens
+        if new_tokens < self._options.min_tokens:
+            self._counts["short"] += 1
             return None
         if time.monotonic() < self._shut_until:
             raise MillraceError(self._shut_why.code, self._shut_why.message)
-        events = self._coordinator.prefill(self._model_name, request.prompt_token_ids, lease_ms=self._options.lease_ms,
-                                           head_plan=self._options.head_plan or None, min_recall=self._options.min_recall or None,
-                                           cache_salt=request.cache_salt, on_news=self._news.set)
-        logger.debug("request %s is prefilled as %s", request.request_id, events.request_id)
-        return _Remote(events, time.monotonic(), events.request_id)
+        how = {"head_plan": self._options.head_plan or None, "min_recall": self._options.min_recall or None, "cache_salt": request.cache_salt,
+               "deadline_ms": self._deadline_ms(params), "priority": max(-1000, min(request.priority, 1000)) or None}
+        remote = _Remote(None, time.monotonic(), "")
+
+        def keep_if_sooner(model):
+            remote.foreseen_s = self._foreseen_s(model, request.prompt_token_ids, how)
+            if why := self._pays.why_own(new_tokens, num_computed_tokens, remote.foreseen_s):
+                raise MillraceError(*why)
+        remote.events = self._coordinator.prefill(self._model_name, request.prompt_token_ids, lease_ms=self._options.lease_ms,
+                                                  on_news=self._news.set, before_post=keep_if_sooner if self._pays else None, **how)
+        remote.millrace_id = remote.events.request_id
+        if self._pays:
+            self._timed[request.request_id] = request, remote
+        logger.debug("request %s is prefilled as %s", request.request_id, remote.millrace_id)
+        return remote
+
+    def _foreseen_s(self, model, token_ids, how):
+        """Seconds until Millrace will have prefilled a prompt that it gets now; None if it does not know. Runs on the threads of prefills."""
+        try:
+            end = self._coordinator.forecast(model, token_ids, **how)
+            return end["queue_seconds"] + end["prefill_seconds"] if end["is_learnt"] else None
+        except CoordinatorLost:
+            raise
+        except MillraceError:  # of a coordinator that makes no forecasts. If it refuses the prompt, it says so when that is posted
+            return None
+
+    @staticmethod
+    def _deadline_ms(params):
+        """What a client gives as kv_transfer_params.millrace.deadline_ms."""
+        if not isinstance(params, dict):
+            return None
+        deadline_ms = params["deadline_ms"]
+        if set(params) != {"deadline_ms"} or isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int) or deadline_ms < 1:
+            raise MillraceError("invalid_argument", "kv_transfer_params.millrace is a router's prefill, or a positive integer as deadline_ms alone")
+        return deadline_ms
+
+    def _has_first_token(self, request_id):
+        """Learns from how long the prompt took."""
+        request, remote = self._timed.pop(request_id)
+        if remote is None:
+            self._pays.ended(request_id)
+        elif remote.foreseen_s is not None and request.num_preemptions == 0:
+            self._pays.pulled(request.num_prompt_tokens, remote.foreseen_s, time.monotonic() - remote.began)
 
     @staticmethod
     def _is_vllms(request):
@@ -244,7 +320,11 @@ class SchedulerSide:
             self._model = None
         self._left.add(request.request_id)
         self._end(request.request_id)
-        self._say(request, why.code, str(why))
+        self._counts[why.code] += 1
+        if why.code in _KEPT:
+            logger.debug("request %s: %s", request.request_id, why)
+        else:
+            self._say(request, why.code, str(why))
 
     def _say(self, request, code, why):
         self._complaints.say(code, f"vLLM computes the {request.num_prompt_tokens} tokens of request {request.request_id} itself: {why}")
@@ -263,7 +343,7 @@ class SchedulerSide:
         if pulled:
             # The last page arrives before the prefill ends. Until it ends, its lease cannot be released, and it would count as cancelled.
             remote.events.ended.wait(self._options.pull_timeout_s)
-        if remote.events.error and remote.events.error.code in ("peer_lost", "not_found"):
+        if remote.events.error and remote.events.error.code in ("peer_lost", "not_found", *_KEPT):
             return
         try:
             if remote.lease_id:  # a router's prefill: release only the lease that it gave

@@ -17,6 +17,7 @@ def why_unfit(connector):
         if name.startswith("_") or name in _OPTIONAL or not inspect.isfunction(ours):
             continue
         theirs = next((vars(base)[name] for base in connector.__mro__[1:] if name in vars(base)), None)
+        theirs = getattr(theirs, "__func__", theirs)
         if theirs is None:
             return f"its connectors have no {name}()"
         known = inspect.signature(ours).parameters

@@ -8,6 +8,7 @@ namespace {
 
 TEST(Route, FindsEveryEndpoint) {
   EXPECT_EQ(find_route("POST", "/v1/prefill").endpoint, Endpoint::kPrefill);
+  EXPECT_EQ(find_route("POST", "/v1/prefill:forecast").endpoint, Endpoint::kForecast);
   EXPECT_EQ(find_route("POST", "/v1/completions").endpoint, Endpoint::kCompletion);
   EXPECT_EQ(find_route("POST", "/v1/chat/completions").endpoint, Endpoint::kChat);
   EXPECT_EQ(find_route("GET", "/v1/prefill/r1").endpoint, Endpoint::kStatus);
@@ -65,6 +66,7 @@ TEST(Route, WhatTakesGetTakesHead) {
 
 TEST(Route, AWrongMethodComesWithThoseThatAreRight) {
   EXPECT_EQ(find_route("GET", "/v1/prefill?x=1").allow, "POST");
+  EXPECT_EQ(find_route("GET", "/v1/prefill:forecast").allow, "POST");
   EXPECT_EQ(find_route("POST", "/v1/prefill/r1/events").allow, "GET, HEAD");
   EXPECT_EQ(find_route("PUT", "/v1/prefill/r1").allow, "GET, HEAD, DELETE");
   EXPECT_EQ(find_route("POST", "/ready").allow, "GET, HEAD");

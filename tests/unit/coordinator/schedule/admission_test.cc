@@ -86,6 +86,22 @@ TEST_F(AdmissionTest, OfManyModelsOnlySomeAreNamed) {
             "unknown model 'z'; served here: a, b, c, d, e, f, g, h, ...");
 }
 
+TEST_F(AdmissionTest, WhatIsForeseenIsNotQueued) {
+  EXPECT_TRUE(std::holds_alternative<Refusal>(admission_.foresee(body("a"))));
+  Group& group = join(link_);
+  learn(group, 2, std::chrono::seconds(3));
+  const auto end = admission_.foresee(body("a"));
+  ASSERT_TRUE(std::holds_alternative<ExpectedEnd>(end));
+  EXPECT_NEAR(seconds(std::get<ExpectedEnd>(end).prefill), 3, 1e-3);
+  EXPECT_EQ(requests_.queue().size(), 0);
+  EXPECT_FALSE(requests_.table().find("a"));
+  auto outside = body("a");
+  outside.prompt_token_ids = {-1};
+  EXPECT_TRUE(std::holds_alternative<Refusal>(admission_.foresee(outside)));
+  admission_.close();
+  EXPECT_TRUE(std::holds_alternative<Refusal>(admission_.foresee(body("a"))));
+}
+
 TEST_F(AdmissionTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   const Group& group = join(link_);
   auto late = body("late");
