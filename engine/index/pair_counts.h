@@ -26,15 +26,16 @@ struct Imbalance {
   int32_t worst_layer = 0;
 };
 
+struct LayerKind {
+  bool all_rows = true;     // attend in it
+  bool has_window = false;  // its heads attend to a window, whatever the plan says
+};
+
 class PairCounts {
  public:
   struct Layer {
     double density = 0;  // covered over causal pairs, all ranks and heads
     double imbalance = 1;
-  };
-  struct LayerKind {
-    bool all_rows = true;     // attend in it
-    bool has_window = false;  // its heads attend to a window, whatever the plan says
   };
 
   // Adds the next layer.

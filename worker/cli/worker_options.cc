@@ -177,7 +177,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->type_name("NAME")
       ->check(check_model_name)
       ->default_str("the last part of --model, or its repository in a Hugging Face cache");
-  add_prompt_options(app, options.group.head_plan, options.group.min_recall,
+  engine::add_prompt_options(app, options.group.head_plan, options.group.min_recall,
                      options.layer_timeout_s);
   add_kv_server_options(app, options);
   add_events_options(app, options);
