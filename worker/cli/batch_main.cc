@@ -51,7 +51,7 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_flag("--resume", options.batch.resume, "continue from the results in DIR");
   engine::add_prompt_options(app, options.batch.head_plan, options.batch.min_recall,
-                     options.layer_timeout_s);
+                             options.layer_timeout_s);
   cli::add_choice<bool>(app, "--kv", options.batch.save_kv, {{"none", false}, {"save", true}},
                         "what to do with KV caches; save: write them to kv/<id>/");
   auto* share = app.add_option(

@@ -178,7 +178,7 @@ void add_worker_options(CLI::App& app, WorkerOptions& options) {
       ->check(check_model_name)
       ->default_str("the last part of --model, or its repository in a Hugging Face cache");
   engine::add_prompt_options(app, options.group.head_plan, options.group.min_recall,
-                     options.layer_timeout_s);
+                             options.layer_timeout_s);
   add_kv_server_options(app, options);
   add_events_options(app, options);
   add_pool_options(app, options);
