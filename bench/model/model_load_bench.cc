@@ -175,7 +175,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   CLI::App app("Loads a checkpoint, beside reading its files alone.");
-  millrace::Options options;
+  millrace::bench::Options options;
   app.add_option("--model", options.model, "directory")->required();
   app.add_option("--device", options.device, "cpu or cuda");
   app.add_option("--dtype", options.dtype, "float32, bfloat16 or float16");
@@ -184,6 +184,6 @@ int main(int argc, char** argv) {
   app.add_option("--repeats", options.repeats, "the median counts")->check(CLI::PositiveNumber);
   app.add_flag("--cold", options.cold, "take the files out of the page cache before each pass");
   CLI11_PARSE(app, argc, argv);
-  millrace::run(options);
+  millrace::bench::run(options);
   return 0;
 }

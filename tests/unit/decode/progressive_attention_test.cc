@@ -225,7 +225,7 @@ TEST(PageKernel, TheMassThatItFindsIsWithinTheBoundToo) {
   }
 }
 
-TEST(kernels::BoundRule, NeverAttendsToLessThanTheMassAskedFor) {
+TEST(BoundRule, NeverAttendsToLessThanTheMassAskedFor) {
   int64_t left_out = 0;
   for (uint64_t seed = 0; seed < 6; ++seed) {
     PagedCache cache(shape(), test::clustered_keys(1.5F, 0.05F), 100 + seed);
@@ -243,7 +243,7 @@ TEST(kernels::BoundRule, NeverAttendsToLessThanTheMassAskedFor) {
 }
 
 // Pages with different centres and keys that are normal around them, as the rule assumes.
-TEST(kernels::CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
+TEST(CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
   double sum = 0, least = 1;
   int64_t pages_read = 0, queries_asked = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -267,7 +267,7 @@ TEST(kernels::CalibratedRule, ComesCloseToTheMassAskedForOnFewerPages) {
 // 4. If those have a k of 1 as well they hold 28 e^(4 - depth), and if 1.25 of the 40 have one of 2.5,
 // 1.25 / 40 * 28 e^(10 - depth) besides: a fiftieth of the whole from a depth of 10.35 on, the former
 // alone from 7.74 on.
-TEST(kernels::CalibratedRule, HoldsAPageOfTheRestForWhatTheHeadLooksFor) {
+TEST(CalibratedRule, HoldsAPageOfTheRestForWhatTheHeadLooksFor) {
   const kernels::CalibratedRule rule(0.98);
   std::vector<int32_t> order(40);
   std::iota(order.begin(), order.end(), 0);
