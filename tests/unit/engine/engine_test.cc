@@ -213,14 +213,19 @@ TEST_F(WindowTest, GivesTheSameOnAnyGridUnderAnyPlan) {
   }
 }
 
-TEST_F(WindowTest, DensityCountsTheKeysThatRowsSee) {
+// That of layer 0, where a plan decides; if every layer has a window, that of the windows.
+TEST_F(WindowTest, DensityIsThatOfLayersWithoutAWindow) {
   const auto tokens = random_tokens(715, config_.vocab_size);
   const double causal = 715 * 716 / 2.0, windowed = 100 * 101 / 2.0 + 615 * 100;
-  for (const GridShape grid : {GridShape{1, 1}, {2, 2}, {1, 3}}) {
-    const auto run = prefill(directory_.path(), grid, "dense", tokens, {});
-    ASSERT_TRUE(run->result.has_value()) << run->failure;
-    EXPECT_DOUBLE_EQ(run->result->density, (causal + windowed) / (2 * causal));
-    EXPECT_EQ(run->result->recall.mean(), 1.0);
+  for (const auto& [windows, density] :
+       {std::pair(std::vector<int32_t>{0, 100}, 1.0), {{100, 100}, windowed / causal}}) {
+    use(windows);
+    for (const GridShape grid : {GridShape{1, 1}, {2, 2}, {1, 3}}) {
+      const auto run = prefill(directory_.path(), grid, "dense", tokens, {});
+      ASSERT_TRUE(run->result.has_value()) << run->failure;
+      EXPECT_DOUBLE_EQ(run->result->density, density);
+      EXPECT_EQ(run->result->recall.mean(), 1.0);
+    }
   }
 }
 
