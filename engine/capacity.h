@@ -19,8 +19,8 @@ struct RankLayout {
   const model::ShardShape& shard;
   GridShape grid;
   DType compute_dtype = DType::kFloat32;
-  bool stages_layers = false;             // StoreSink on a device with memory of its own
-  bool float8_kv = false;                 // StoreSink stages 8-bit floats, on any device
+  bool stages_layers = false;             // the sink stages, on a device with memory of its own
+  bool float8_kv = false;                 // the sink stages 8-bit floats, on any device
   int64_t scratch_key_bytes = INT64_MAX;  // kernels::DeviceInfo
 };
 

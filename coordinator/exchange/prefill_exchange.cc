@@ -38,7 +38,7 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
     if (counts) shared_.metrics.refused(*wrong);
     co_return co_await refuse(*wrong);
   }
-  if (route.endpoint == Endpoint::kForecast) co_return co_await foresee(*body);
+  if (route.endpoint == Endpoint::kForecast) co_return co_await forecast(*body);
   if (!names_itself) take_own_id(*body);
   const std::string id = body->request_id;
   const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());
@@ -87,12 +87,12 @@ void PrefillExchange::take_own_id(PrefillBody& body) {
   writer_.replace_request_id(body.request_id);
 }
 
-// Its id is that of the call, so that it may be foreseen while a prompt of the same id runs.
-awaitable<bool> PrefillExchange::foresee(PrefillBody& body) {
+// Its id is that of the call, so that a forecast may be asked for while a prompt of the same id runs.
+awaitable<bool> PrefillExchange::forecast(PrefillBody& body) {
   body.request_id = make_request_id();
   const std::string model = body.model;
   const int64_t num_tokens = std::ssize(body.prompt_token_ids);
-  const auto end = shared_.scheduler.foresee(std::move(body), gate_.caller());
+  const auto end = shared_.scheduler.forecast(std::move(body), gate_.caller());
   gate_.release();
   if (const auto* wrong = std::get_if<Refusal>(&end)) co_return co_await refuse(*wrong);
   // Named, because g++ 12 destroys a temporary that a coroutine takes by value twice.

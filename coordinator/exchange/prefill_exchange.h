@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exchange for a posted prompt, in either form: parses the body, submits the request, and
 // answers with its result or with a stream of events. If the client leaves, its request is
-// cancelled. Of a prompt that is only to be foreseen, it answers when it should end.
+// cancelled. For a forecast it answers when the prompt should end, and queues nothing.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ class PrefillExchange {
   awaitable<std::optional<Refusal>> prepare(PrefillBody& body);
   // For a request that has the id of a header, and not of its body, if an earlier one has it too.
   void take_own_id(PrefillBody& body);
-  awaitable<bool> foresee(PrefillBody& body);
+  awaitable<bool> forecast(PrefillBody& body);
   awaitable<bool> refuse(const Refusal& why);
   awaitable<bool> answer_at_end(Record record);
   awaitable<bool> answer_result(Record record);

@@ -61,8 +61,8 @@ std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) 
   return full;
 }
 
-std::variant<ExpectedEnd, Refusal> Admission::foresee(PrefillBody body,
-                                                      const Caller& caller) const {
+std::variant<ExpectedEnd, Refusal> Admission::forecast(PrefillBody body,
+                                                       const Caller& caller) const {
   if (auto refusal = check(body, caller)) return *std::move(refusal);
   const auto request = make_request(std::move(body), caller);
   const auto end =

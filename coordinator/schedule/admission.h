@@ -37,8 +37,8 @@ class Admission {
 
   // When the prompt should end if it were admitted now, or why it would not be: for what admit()
   // checks except the deadline and room in the queue. Nothing is queued or charged.
-  std::variant<ExpectedEnd, Refusal> foresee(PrefillBody body,
-                                             const Caller& caller = Caller::anybody()) const;
+  std::variant<ExpectedEnd, Refusal> forecast(PrefillBody body,
+                                              const Caller& caller = Caller::anybody()) const;
 
   void close() { closed_ = true; }
   bool closed() const { return closed_; }

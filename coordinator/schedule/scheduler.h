@@ -43,9 +43,9 @@ class Scheduler {
   // deadline.
   std::optional<Refusal> submit(PrefillBody body, const Caller& caller = Caller::anybody());
   // When the prompt should end if it were submitted now, or why it would be refused.
-  std::variant<ExpectedEnd, Refusal> foresee(PrefillBody body,
-                                             const Caller& caller = Caller::anybody()) const {
-    return admission_.foresee(std::move(body), caller);
+  std::variant<ExpectedEnd, Refusal> forecast(PrefillBody body,
+                                              const Caller& caller = Caller::anybody()) const {
+    return admission_.forecast(std::move(body), caller);
   }
   std::shared_ptr<const Request> find(const std::string& id) const;
   // Ends a request that waits or runs; releases the lease of a finished one.

@@ -20,15 +20,15 @@ namespace {
 // The form for patterns whose lists follow from the length alone; none for others.
 std::optional<kernels::ClosedForm> closed_form(const plan::HeadPattern& head, int64_t num_tokens) {
   switch (head.pattern) {
-    case plan::Pattern::kDense:
+    case Pattern::kDense:
       return kernels::dense_form(num_tokens);
-    case plan::Pattern::kAShape:
+    case Pattern::kAShape:
       return kernels::a_shape_form(head.sink, head.window, num_tokens);
-    case plan::Pattern::kElastic:
+    case Pattern::kElastic:
       return kernels::elastic_form(head.alpha, head.beta, num_tokens);
-    case plan::Pattern::kVerticalSlash:
-    case plan::Pattern::kBlockSparse:
-    case plan::Pattern::kAdaptive:
+    case Pattern::kVerticalSlash:
+    case Pattern::kBlockSparse:
+    case Pattern::kAdaptive:
       break;
   }
   return std::nullopt;
@@ -67,7 +67,7 @@ Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::DeviceC
   IndexBuilder builder(device, cp, plan, heads);
   int64_t max_heads = 0;  // vertical-slash heads that one layer may deal to this rank
   for (int32_t layer = 0; layer < plan.num_layers(); ++layer) {
-    const auto slash_heads = builder.heads_of(layer, plan::Pattern::kVerticalSlash);
+    const auto slash_heads = builder.heads_of(layer, Pattern::kVerticalSlash);
     max_heads = std::max(max_heads, ceil_div(std::ssize(slash_heads), cp.size()));
   }
   const int64_t sums_bytes = max_heads * num_tokens * int64_t{sizeof(float)};
@@ -82,7 +82,7 @@ Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::DeviceC
   return builder;
 }
 
-std::vector<int32_t> IndexBuilder::heads_of(int32_t layer, plan::Pattern wanted) const {
+std::vector<int32_t> IndexBuilder::heads_of(int32_t layer, Pattern wanted) const {
   std::vector<int32_t> heads;
   for (int32_t h = 0; h < heads_.count; ++h) {
     if (pattern(layer, h).pattern == wanted) heads.push_back(h);
@@ -112,11 +112,11 @@ Result<void> IndexBuilder::build(int32_t layer, const LocalQueries& queries,
     forms.push_back(closed_form(pattern(layer, h), kv.num_tokens).value_or(kernels::ClosedForm{}));
   }
   closed_forms(kv.num_tokens, forms, index);
-  const auto slash_heads = heads_of(layer, plan::Pattern::kVerticalSlash);
+  const auto slash_heads = heads_of(layer, Pattern::kVerticalSlash);
   if (!slash_heads.empty()) {
     MR_RETURN_IF_ERROR(vertical_slash(layer, slash_heads, last, kv, index, deadline));
   }
-  if (const auto heads = heads_of(layer, plan::Pattern::kBlockSparse); !heads.empty()) {
+  if (const auto heads = heads_of(layer, Pattern::kBlockSparse); !heads.empty()) {
     std::vector<int32_t> top_k;
     for (const int32_t h : heads) top_k.push_back(pattern(layer, h).top_k);
     device_->build_block_sparse({.q = queries.q,
@@ -127,7 +127,7 @@ Result<void> IndexBuilder::build(int32_t layer, const LocalQueries& queries,
                                  .top_k = top_k,
                                  .index = index});
   }
-  if (const auto heads = heads_of(layer, plan::Pattern::kAdaptive); !heads.empty()) {
+  if (const auto heads = heads_of(layer, Pattern::kAdaptive); !heads.empty()) {
     adaptive(layer, heads, queries, tiles, kv, index);
   }
   return {};

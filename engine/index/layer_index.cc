@@ -17,21 +17,21 @@ void widen(IndexShape& shape, const plan::HeadPattern& head, int64_t num_tokens)
   const auto tokens = static_cast<int32_t>(num_tokens);
   int32_t columns = 0, bands = 1;
   switch (head.pattern) {
-    case plan::Pattern::kAShape:
+    case Pattern::kAShape:
       columns = head.sink;
       break;
-    case plan::Pattern::kElastic:
+    case Pattern::kElastic:
       columns = static_cast<int32_t>(kernels::kPageTokens);
       break;
-    case plan::Pattern::kVerticalSlash:
+    case Pattern::kVerticalSlash:
       columns = std::max(head.verticals, kernels::kForcedColumns);
       // Bands closer than a tile are merged, so there are at most as many as tiles.
       bands = std::min({std::max(head.slashes, kernels::kForcedOffsets), kMaxBands,
                         static_cast<int32_t>(num_tokens / kernels::kTileRows) + 1});
       break;
-    case plan::Pattern::kDense:
-    case plan::Pattern::kBlockSparse:
-    case plan::Pattern::kAdaptive:
+    case Pattern::kDense:
+    case Pattern::kBlockSparse:
+    case Pattern::kAdaptive:
       break;
   }
   shape.max_columns = std::max(shape.max_columns, std::min(columns, tokens));

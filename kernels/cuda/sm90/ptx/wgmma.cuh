@@ -218,22 +218,10 @@ __device__ inline void wgmma_shared_256(float* c, uint64_t a, uint64_t b, bool k
   }
 }
 
-// 64 x 64 += 64 x 32 times 32 x 64 of int8; B stored by column (64 rows of 32 bytes).
+// 64 x 64 += 64 x 32 times 32 x 64 of int8; A by row and B by column (64 rows of 32 bytes), both in shared memory.
 #define MR_INTEGERS_4(c, i) "+r"((c)[i]), "+r"((c)[i + 1]), "+r"((c)[i + 2]), "+r"((c)[i + 3])
 #define MR_INTEGERS_16(c, i) \
   MR_INTEGERS_4(c, i), MR_INTEGERS_4(c, i + 4), MR_INTEGERS_4(c, i + 8), MR_INTEGERS_4(c, i + 12)
-__device__ inline void wgmma_int8_64(int32_t* c, const uint32_t* a, uint64_t b, bool keep) {
-  asm volatile(
-      "{\n"
-      ".reg .pred keep;\n"
-      "setp.ne.b32 keep, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" MR_NUMBERS_32
-      "}, {%32, %33, %34, %35}, %36, keep;\n"
-      "}\n"
-      : MR_INTEGERS_16(c, 0), MR_INTEGERS_16(c, 16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(keep)));
-}
-// The same with A in shared memory, like B.
 __device__ inline void wgmma_int8_shared_64(int32_t* c, uint64_t a, uint64_t b, bool keep) {
   asm volatile(
       "{\n"

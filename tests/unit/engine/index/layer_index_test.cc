@@ -23,9 +23,8 @@ int64_t bytes_of(const plan::HeadPlan& plan, int64_t num_tokens) {
 plan::HeadPlan llama3_plan() {
   plan::HeadPlan plan(
       1, 32,
-      plan::HeadPattern{
-          .pattern = plan::Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
-  plan.at(0, 7) = {.pattern = plan::Pattern::kVerticalSlash, .verticals = 3500, .slashes = 100};
+      plan::HeadPattern{.pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
+  plan.at(0, 7) = {.pattern = Pattern::kVerticalSlash, .verticals = 3500, .slashes = 100};
   return plan;
 }
 
@@ -39,13 +38,12 @@ TEST(LayerIndex, ShortPromptsTakeWhatTheyCanFill) {
   // At most 65 bands and 1,000 columns.
   const plan::HeadPlan plan(
       1, 1,
-      plan::HeadPattern{
-          .pattern = plan::Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
+      plan::HeadPattern{.pattern = Pattern::kVerticalSlash, .verticals = 1000, .slashes = 6096});
   EXPECT_LE(bytes_of(plan, 4096), 65 * 8 + 1000 * 4 + 1024);
 }
 
 TEST(LayerIndex, BlocksTakeThreeQuartersOfTheCausalBlocksAndHalfOfThoseOfLongPrompts) {
-  const plan::HeadPlan plan(1, 2, plan::HeadPattern{.pattern = plan::Pattern::kAdaptive});
+  const plan::HeadPlan plan(1, 2, plan::HeadPattern{.pattern = Pattern::kAdaptive});
   for (const auto& [num_tokens, share] :
        {std::pair(int64_t{8192}, 0.75), {int64_t{1} << 20, 0.5}}) {
     const double num_tiles = static_cast<double>(num_tokens) / 64;
