@@ -37,7 +37,7 @@ struct Calibration {
   std::vector<int64_t> windows;
 
   const HeadChoice& at(int32_t layer, int32_t head) const {
-    return heads[static_cast<size_t>(layer * num_heads + head)];
+    return heads[static_cast<size_t>(layer) * num_heads + head];
   }
   plan::HeadPlan plan() const;
 };
