@@ -3,7 +3,7 @@
 // the values and aborts.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <source_location>
 #include <string>

@@ -10,7 +10,7 @@
 //   }
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <source_location>
 #include <string>
@@ -56,6 +56,24 @@ struct [[nodiscard]] Error {
 };
 
 template <typename T>
+class Result;
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : state_(std::move(error)) {}  // NOLINT: implicit by design
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  const Error& error() const& { return std::get<1>(state_); }
+  Error&& error() && { return std::get<1>(std::move(state_)); }
+
+ private:
+  std::variant<std::monostate, Error> state_;
+};
+
+template <typename T>
 class [[nodiscard]] Result {
  public:
   Result(T value)
@@ -84,26 +102,14 @@ class [[nodiscard]] Result {
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
+  // Whether it has a value, without the value.
+  Result<void> status() const { return ok() ? Result<void>() : Result<void>(error()); }
+
   const Error& error() const& { return std::get<1>(state_); }
   Error&& error() && { return std::get<1>(std::move(state_)); }
 
  private:
   std::variant<T, Error> state_;
-};
-
-template <>
-class [[nodiscard]] Result<void> {
- public:
-  Result() = default;
-  Result(Error error) : state_(std::move(error)) {}  // NOLINT: implicit by design
-
-  bool ok() const { return state_.index() == 0; }
-  explicit operator bool() const { return ok(); }
-  const Error& error() const& { return std::get<1>(state_); }
-  Error&& error() && { return std::get<1>(std::move(state_)); }
-
- private:
-  std::variant<std::monostate, Error> state_;
 };
 
 // error(Errc::kTooLarge, "prompt of {} tokens, limit {}", n, limit)

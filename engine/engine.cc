@@ -55,18 +55,29 @@ Result<Engine> Engine::create(kernels::Device& device, const model::ModelWeights
   if (settled.row_tile_tokens == 0) settled.row_tile_tokens = info.gemm_rows;
   MR_ASSIGN_OR_RETURN(auto forward,
                       model::LayerForward::create(device, weights, settled.row_tile_tokens));
-  return Engine(device, weights, grid, std::move(groups), settled,
-                std::make_shared<model::LayerForward>(std::move(forward)));
+  return Engine(std::make_shared<EngineContext>(
+      EngineContext{.device = device,
+                    .weights = weights,
+                    .grid = grid,
+                    .groups = std::move(groups),
+                    .options = settled,
+                    .forward = std::make_shared<model::LayerForward>(std::move(forward))}));
 }
 
 Engine Engine::on_grid(const RankGrid& grid, DeviceGroups groups) const {
-  return Engine(*device_, *weights_, grid, std::move(groups), options_, forward_);
+  return Engine(std::make_shared<EngineContext>(EngineContext{.device = context_->device,
+                                                              .weights = context_->weights,
+                                                              .grid = grid,
+                                                              .groups = std::move(groups),
+                                                              .options = context_->options,
+                                                              .forward = context_->forward}));
 }
 
 Partition Engine::partition(int64_t num_tokens, int64_t prefix_tokens) const {
-  const int cp = grid_->shape().cp;
-  const int64_t stripe = options_.stripe_tokens != 0 ? options_.stripe_tokens
-                                                     : Partition::default_stripe_tokens(num_tokens);
+  const int cp = context_->grid.shape().cp;
+  const int64_t stripe = context_->options.stripe_tokens != 0
+                             ? context_->options.stripe_tokens
+                             : Partition::default_stripe_tokens(num_tokens);
   return Partition(num_tokens, cp, stripe, prefix_tokens);
 }
 
@@ -75,7 +86,7 @@ Partition Engine::partition(int64_t num_tokens, int64_t prefix_tokens) const {
 // completes everything that the other ranks' devices do together with it.
 Result<PairCounts> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
                                       Duration comm_timeout) {
-  const int32_t num_layers = weights_->config.num_layers;
+  const int32_t num_layers = context_->weights.config.num_layers;
   PairCounts counts;
   Result<void> own;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
@@ -97,12 +108,14 @@ Result<PairCounts> Engine::run_layers(PrefillRun& run, const PrefillTask& task, 
 Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
                                const Result<void>& own, PairCounts& counts, Deadline deadline) {
   const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
-  MR_ASSIGN_OR_RETURN(const auto ranks, all_agree_on_values(grid_->world(), pairs, deadline));
-  const auto counted = counts.add(ranks, {.all_rows = run.attends_whole(layer),
-                                          .has_window = weights_->config.window(layer) > 0});
+  MR_ASSIGN_OR_RETURN(const auto ranks,
+                      all_agree_on_values(context_->grid.world(), pairs, deadline));
+  const auto counted =
+      counts.add(ranks, {.all_rows = run.attends_whole(layer),
+                         .has_window = context_->weights.config.window(layer) > 0});
   if (!task.at_boundary) return {};
   return task.at_boundary({.layer = layer,
-                           .num_layers = weights_->config.num_layers,
+                           .num_layers = context_->weights.config.num_layers,
                            .density = counted.density,
                            .imbalance = counted.imbalance});
 }
@@ -112,12 +125,12 @@ Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t
 // and, without NCCL, in the next layer's collectives.
 Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
                              Duration comm_timeout) {
-  auto& world = grid_->world();
+  auto& world = context_->grid.world();
   const auto own = created.ok() ? Result<int32_t>((*created)->may_enqueue_ahead() ? 1 : 0)
                                 : Result<int32_t>(created.error());
   MR_ASSIGN_OR_RETURN(const auto votes,
                       all_agree_on_values(world, own, Deadline::after(comm_timeout)));
-  if (grid_->shape().cp > 1) {
+  if (context_->grid.shape().cp > 1) {
     PrefillRun& run = **created;
     MR_RETURN_IF_ERROR(all_agree(world, run.take_buffers(), Deadline::after(comm_timeout)));
     MR_RETURN_IF_ERROR(run.connect(Deadline::after(comm_timeout)));
@@ -126,11 +139,11 @@ Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
 }
 
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
-  auto& world = grid_->world();
+  auto& world = context_->grid.world();
   check_prefix(task);
-  auto created = PrefillRun::create(*device_, *weights_, *grid_, groups_, options_, *forward_,
-                                    partition(std::ssize(task.token_ids), task.prefix.num_tokens()),
-                                    task, comm_timeout);
+  auto created =
+      PrefillRun::create(*context_, partition(std::ssize(task.token_ids), task.prefix.num_tokens()),
+                         task, comm_timeout);
   MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));
   PrefillRun& run = **created;
   enter(task, Stage::kLayers);
@@ -161,7 +174,7 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
   result.imbalance = layers->imbalance();
   result.index_bytes = run.index_bytes();
   result.dense_for_length = task.plan->dense_for_length();
-  if (grid_->is_root()) result.first_token = result.top_tokens.front().token_id;
+  if (context_->grid.is_root()) result.first_token = result.top_tokens.front().token_id;
   MR_RETURN_IF_ERROR(world.broadcast(std::as_writable_bytes(std::span(&result.first_token, 1)),
                                      /*root=*/0, deadline));
   enter(task, Stage::kClose);

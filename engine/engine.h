@@ -48,6 +48,16 @@ struct EngineOptions {
   EndHandler end_process;
 };
 
+// What a rank prefills with. The references outlive it.
+struct EngineContext {
+  kernels::Device& device;
+  const model::ModelWeights& weights;
+  const RankGrid& grid;
+  DeviceGroups groups;
+  EngineOptions options;
+  std::shared_ptr<model::LayerForward> forward;  // also of engines on other grids
+};
+
 struct LayerReport {
   int32_t layer = 0;
   int32_t num_layers = 0;
@@ -111,7 +121,7 @@ class Engine {
   // other.
   Engine on_grid(const RankGrid& grid, DeviceGroups groups) const;
 
-  const DeviceGroups& groups() const { return groups_; }
+  const DeviceGroups& groups() const { return context_->groups; }
 
   // How the tokens of a prompt that are not cached are dealt to the cp ranks.
   Partition partition(int64_t num_tokens, int64_t prefix_tokens = 0) const;
@@ -138,22 +148,9 @@ class Engine {
   Result<void> end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
                          const Result<void>& own, PairCounts& counts, Deadline deadline);
 
-  Engine(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-         DeviceGroups groups, const EngineOptions& options,
-         std::shared_ptr<model::LayerForward> forward)
-      : device_(&device),
-        weights_(&weights),
-        grid_(&grid),
-        groups_(std::move(groups)),
-        options_(options),
-        forward_(std::move(forward)) {}
+  explicit Engine(std::shared_ptr<const EngineContext> context) : context_(std::move(context)) {}
 
-  kernels::Device* device_;
-  const model::ModelWeights* weights_;
-  const RankGrid* grid_;
-  DeviceGroups groups_;
-  EngineOptions options_;
-  std::shared_ptr<model::LayerForward> forward_;
+  std::shared_ptr<const EngineContext> context_;
 };
 
 }  // namespace millrace::engine

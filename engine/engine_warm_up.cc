@@ -42,11 +42,11 @@ std::vector<int32_t> any_tokens(int64_t count, int32_t vocab_size) {
 }  // namespace
 
 Result<void> Engine::warm_up(int64_t max_tokens, Duration comm_timeout) {
-  if (device_->info().host_memory) return {};
-  const auto& config = weights_->config;
+  if (context_->device.info().host_memory) return {};
+  const auto& config = context_->weights.config;
   MR_ASSIGN_OR_RETURN(const auto plan, plan_of_all_patterns(config));
-  const int64_t cp = grid_->shape().cp;
-  int64_t rows = options_.row_tile_tokens;
+  const int64_t cp = context_->grid.shape().cp;
+  int64_t rows = context_->options.row_tile_tokens;
   while (true) {
     const auto tokens = any_tokens(std::min(cp * rows, max_tokens), config.vocab_size);
     MR_RETURN_IF_ERROR(prefill({.token_ids = tokens, .plan = &plan}, comm_timeout));

@@ -21,32 +21,27 @@ constexpr auto kBrokenTimeout = std::chrono::seconds(2);
 
 }  // namespace
 
-PrefillRun::PrefillRun(kernels::Device& device, const model::ModelWeights& weights,
-                       const RankGrid& grid, const DeviceGroups& groups,
-                       const EngineOptions& options, model::LayerForward& forward,
-                       Partition partition, const PrefillTask& task, Duration layer_timeout)
-    : device_(device),
-      weights_(weights),
-      grid_(grid),
-      groups_(groups),
-      options_(options),
-      forward_(forward),
+PrefillRun::PrefillRun(const EngineContext& context, Partition partition, const PrefillTask& task,
+                       Duration layer_timeout)
+    : context_(context),
+      device_(context.device),
+      weights_(context.weights),
       partition_(std::move(partition)),
       task_(task),
       layer_timeout_(layer_timeout),
-      num_rows_(partition_.num_tokens(grid.cp().rank())),
-      positions_(partition_.positions(grid.cp().rank())),
-      tiles_(partition_.tiles(grid.cp().rank())),
-      asked_rows_(tiles_, partition_.num_tokens(), task.probe_positions, options.row_tile_tokens),
-      scale_(1.0f / std::sqrt(static_cast<float>(weights.config.head_dim))),
-      clock_(device, phases_) {}
+      num_rows_(partition_.num_tokens(context.grid.cp().rank())),
+      positions_(partition_.positions(context.grid.cp().rank())),
+      tiles_(partition_.tiles(context.grid.cp().rank())),
+      asked_rows_(tiles_, partition_.num_tokens(), task.probe_positions,
+                  context.options.row_tile_tokens),
+      scale_(1.0f / std::sqrt(static_cast<float>(weights_.config.head_dim))),
+      clock_(device_, phases_) {}
 
-Result<std::unique_ptr<PrefillRun>> PrefillRun::create(
-    kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-    const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
-    Partition partition, const PrefillTask& task, Duration layer_timeout) {
-  std::unique_ptr<PrefillRun> run(new PrefillRun(device, weights, grid, groups, options, forward,
-                                                 std::move(partition), task, layer_timeout));
+Result<std::unique_ptr<PrefillRun>> PrefillRun::create(const EngineContext& context,
+                                                       Partition partition, const PrefillTask& task,
+                                                       Duration layer_timeout) {
+  std::unique_ptr<PrefillRun> run(
+      new PrefillRun(context, std::move(partition), task, layer_timeout));
   MR_RETURN_IF_ERROR(run->allocate());
   return run;
 }
@@ -63,12 +58,12 @@ Result<void> PrefillRun::allocate() {
   MR_ASSIGN_OR_RETURN(q_, device_.allocate(num_rows_ * row_bytes));
   MR_ASSIGN_OR_RETURN(attended_, device_.allocate(num_rows_ * row_bytes));
   MR_ASSIGN_OR_RETURN(auto exchange,
-                      KvExchange::create(device_, partition_, task_.prefix, *groups_.cp,
+                      KvExchange::create(device_, partition_, task_.prefix, *context_.groups.cp,
                                          {.num_kv_heads = shard.num_kv_heads,
                                           .first_kv_head = shard.first_kv_head,
                                           .head_dim = config.head_dim,
                                           .dtype = weights_.compute_dtype},
-                                         options_.row_tile_tokens));
+                                         context_.options.row_tile_tokens));
   exchange_ = std::make_unique<KvExchange>(std::move(exchange));
   MR_RETURN_IF_ERROR(allocate_attention());
   MR_ASSIGN_OR_RETURN(index_,
@@ -76,20 +71,21 @@ Result<void> PrefillRun::allocate() {
                                          shard.num_query_heads, partition_.num_tokens(), tiles_));
   MR_ASSIGN_OR_RETURN(
       auto builder,
-      IndexBuilder::create(device_, *groups_.cp, *task_.plan,
+      IndexBuilder::create(device_, *context_.groups.cp, *task_.plan,
                            {.first = shard.first_query_head, .count = shard.num_query_heads},
                            partition_.num_tokens(), index_.view().shape));
   index_builder_ = std::make_unique<IndexBuilder>(std::move(builder));
-  MR_ASSIGN_OR_RETURN(auto scorer,
-                      PageScorer::create(device_, *groups_.cp, partition_.num_tokens(), shard));
+  MR_ASSIGN_OR_RETURN(auto scorer, PageScorer::create(device_, *context_.groups.cp,
+                                                      partition_.num_tokens(), shard));
   scorer_ = std::make_unique<PageScorer>(std::move(scorer));
   MR_ASSIGN_OR_RETURN(
       auto recall,
       RecallMeter::create(device_, tiles_, attending_tiles(weights_.config.num_layers - 1),
                           partition_.num_tokens(), *task_.plan, shard, task_.recall_by_head));
   recall_ = std::make_unique<RecallMeter>(std::move(recall));
-  if (grid_.tp().size() > 1 || config.norms_sums()) {
-    MR_ASSIGN_OR_RETURN(partial_, device_.allocate(options_.row_tile_tokens * hidden_bytes));
+  if (context_.grid.tp().size() > 1 || config.norms_sums()) {
+    MR_ASSIGN_OR_RETURN(partial_,
+                        device_.allocate(context_.options.row_tile_tokens * hidden_bytes));
   }
   return allocate_logits();
 }
@@ -98,7 +94,7 @@ Result<void> PrefillRun::allocate() {
 Result<void> PrefillRun::allocate_attention() {
   const auto& config = weights_.config;
   const auto& shard = weights_.shard;
-  MR_ASSIGN_OR_RETURN(auto dense_rows, DenseRows::create(device_, *groups_.cp, partition_,
+  MR_ASSIGN_OR_RETURN(auto dense_rows, DenseRows::create(device_, *context_.groups.cp, partition_,
                                                          {.num_query_heads = shard.num_query_heads,
                                                           .num_kv_heads = shard.num_kv_heads,
                                                           .head_dim = config.head_dim,
@@ -119,7 +115,7 @@ Result<void> PrefillRun::allocate_attention() {
 // Allocated beforehand, like all memory: a rank that lacked it later would leave the others waiting
 // for its part of the vocabulary.
 Result<void> PrefillRun::allocate_logits() {
-  if (grid_.cp().rank() != 0) return {};
+  if (context_.grid.cp().rank() != 0) return {};
   const auto count = std::min(kLogitRows, std::ssize(task_.probe_positions) + 1);
   const int64_t hidden_bytes = int64_t{weights_.config.hidden_size} * int64_t{sizeof(float)};
   const int64_t slice_bytes = weights_.lm_head.rows * int64_t{sizeof(float)};
@@ -160,11 +156,11 @@ Result<void> PrefillRun::connect(Deadline deadline) {
 template <typename Body>
 Result<void> PrefillRun::for_row_tiles(Body&& body) {
   for (int64_t tile = 0; tile < exchange_->num_tiles(); ++tile) {
-    const int64_t first = std::min(tile * options_.row_tile_tokens, num_rows_);
+    const int64_t first = std::min(tile * context_.options.row_tile_tokens, num_rows_);
     MR_RETURN_IF_ERROR(
         body(RowRange{.tile = tile,
                       .first = first,
-                      .count = std::min(options_.row_tile_tokens, num_rows_ - first)}));
+                      .count = std::min(context_.options.row_tile_tokens, num_rows_ - first)}));
   }
   return {};
 }
@@ -247,14 +243,15 @@ Result<void> PrefillRun::project_rows(int32_t layer, const RowRange& rows, Deadl
     return sum_over_tp("norms", data, count, deadline);
   };
   const auto run = [&](auto what, int64_t first, int64_t count) {
-    return (forward_.*what)(layer, hidden_.as<float>() + first * weights_.config.hidden_size, count,
-                            device_positions_.as<int32_t>() + first, partition_.num_tokens(),
-                            {.dtype = weights_.compute_dtype,
-                             .q = q_.as<std::byte>() + first * q_row,
-                             .k = to.k,
-                             .v = to.v,
-                             .kv_stride = to.stride},
-                            sum_squares);
+    return ((*context_.forward).*what)(
+        layer, hidden_.as<float>() + first * weights_.config.hidden_size, count,
+        device_positions_.as<int32_t>() + first, partition_.num_tokens(),
+        {.dtype = weights_.compute_dtype,
+         .q = q_.as<std::byte>() + first * q_row,
+         .k = to.k,
+         .v = to.v,
+         .kv_stride = to.stride},
+        sum_squares);
   };
   if (attends_whole(layer)) return run(&model::LayerForward::qkv, rows.first, rows.count);
   MR_RETURN_IF_ERROR(run(&model::LayerForward::kv, rows.first, rows.count));
@@ -334,8 +331,8 @@ LastLse PrefillRun::last_lse() const {
 
 Result<void> PrefillRun::sum_over_tp(std::string_view what, float* data, int64_t count,
                                      Deadline deadline) {
-  if (grid_.tp().size() == 1) return {};
-  auto& tp = *groups_.tp;
+  if (context_.grid.tp().size() == 1) return {};
+  auto& tp = *context_.groups.tp;
   tp.follow();
   MR_RETURN_IF_ERROR(tp.all_reduce_sum(what, data, count, deadline));
   tp.join(tp.mark());
@@ -363,20 +360,20 @@ Result<void> PrefillRun::finish_rows(int32_t layer, Deadline deadline) {
 Result<void> PrefillRun::finish_tile(int32_t layer, const RowRange& rows, Deadline deadline) {
   const int64_t attended_row = int64_t{weights_.shard.num_query_heads} * weights_.config.head_dim *
                                dtype_bytes(weights_.compute_dtype);
-  const bool alone = grid_.tp().size() == 1 && !weights_.config.norms_sums();
+  const bool alone = context_.grid.tp().size() == 1 && !weights_.config.norms_sums();
   float* hidden = hidden_.as<float>() + rows.first * weights_.config.hidden_size;
   float* out = alone ? hidden : partial_.as<float>();
   const int64_t count = rows.count * weights_.config.hidden_size;
-  forward_.attention_output(layer, attended_.as<std::byte>() + rows.first * attended_row,
-                            rows.count, out, /*accumulate=*/alone);
+  context_.forward->attention_output(layer, attended_.as<std::byte>() + rows.first * attended_row,
+                                     rows.count, out, /*accumulate=*/alone);
   if (!alone) {
     MR_RETURN_IF_ERROR(sum_over_tp("sums", out, count, deadline));
-    forward_.add_attention(layer, out, rows.count, hidden);
+    context_.forward->add_attention(layer, out, rows.count, hidden);
   }
-  forward_.mlp(layer, hidden, rows.count, out, /*accumulate=*/alone);
+  context_.forward->mlp(layer, hidden, rows.count, out, /*accumulate=*/alone);
   if (!alone) {
     MR_RETURN_IF_ERROR(sum_over_tp("sums", out, count, deadline));
-    forward_.add_mlp(layer, out, rows.count, hidden);
+    context_.forward->add_mlp(layer, out, rows.count, hidden);
   }
   return {};
 }
@@ -419,26 +416,26 @@ double PrefillRun::causal_pairs(int32_t layer) const {
 // it: its memory cannot be freed, and neither kernels nor copy engines reliably check whether to
 // stop (docs/adr/0010-nccl-and-copy-engines.md).
 Result<void> PrefillRun::wait_for_device(int32_t layer, Deadline deadline) {
-  const bool waits_for_ranks = device_.gpu_stream() && grid_.world().size() > 1;
+  const bool waits_for_ranks = device_.gpu_stream() && context_.grid.world().size() > 1;
   if (!waits_for_ranks) return device_.wait_for(in_flight(layer).end, deadline);
   while (true) {
     const auto done = device_.wait_for(in_flight(layer).end,
                                        deadline.earlier_of(Deadline::after(kCollectivesCheck)));
     if (done.ok()) return {};
-    for (const auto* group : {groups_.tp.get(), groups_.cp.get()}) {
+    for (const auto* group : {context_.groups.tp.get(), context_.groups.cp.get()}) {
       const auto failed = group->check();
       if (!failed.ok()) return end_process(failed.error());
     }
     if (!deadline.passed()) continue;
     return end_process(error(Errc::kPeerLost,
                              "layer {} of rank {}: {}; another rank did not arrive", layer,
-                             grid_.world().rank(), done.error().message));
+                             context_.grid.world().rank(), done.error().message));
   }
 }
 
 Error PrefillRun::end_process(const Error& why) const {
-  MR_CHECK(options_.end_process, "nobody ends this process: {}", why.to_string());
-  options_.end_process(why);
+  MR_CHECK(context_.options.end_process, "nobody ends this process: {}", why.to_string());
+  context_.options.end_process(why);
   return why;
 }
 
@@ -448,16 +445,16 @@ Result<std::vector<float>> PrefillRun::logits(std::span<const int64_t> positions
   const auto count = static_cast<int64_t>(positions.size());
   const int64_t row_bytes = int64_t{weights_.config.hidden_size} * int64_t{sizeof(float)};
   std::vector<std::byte> rows(static_cast<size_t>(count * row_bytes));
-  MR_RETURN_IF_ERROR(gather_rows(device_, partition_, grid_.cp(), positions, row_bytes,
+  MR_RETURN_IF_ERROR(gather_rows(device_, partition_, context_.grid.cp(), positions, row_bytes,
                                  hidden_.data(), rows.data(), deadline));
-  if (grid_.cp().rank() != 0) return std::vector<float>();
+  if (context_.grid.cp().rank() != 0) return std::vector<float>();
   std::vector<float> slices(static_cast<size_t>(count * weights_.lm_head.rows));
   device_.copy(logit_rows_.data(), rows.data(), count * row_bytes);
-  forward_.logits(logit_rows_.as<float>(), count, logit_slices_.as<float>());
+  context_.forward->logits(logit_rows_.as<float>(), count, logit_slices_.as<float>());
   device_.copy(slices.data(), logit_slices_.data(),
                static_cast<int64_t>(slices.size() * sizeof(float)));
   MR_RETURN_IF_ERROR(device_.synchronize(deadline));
-  return model::gather_logits(slices, count, weights_, grid_.tp(), deadline);
+  return model::gather_logits(slices, count, weights_, context_.grid.tp(), deadline);
 }
 
 Result<void> PrefillRun::finish(PrefillResult& result, Deadline deadline) {

@@ -26,10 +26,10 @@ class PrefillRun {
  public:
   // Allocates the memory of the whole request; kExhausted, with the numbers, when it does not fit.
   // `layer_timeout`: how long to wait for work under way when the run ends.
-  static Result<std::unique_ptr<PrefillRun>> create(
-      kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-      const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
-      Partition partition, const PrefillTask& task, Duration layer_timeout);
+  // `context` and `task` outlive the run.
+  static Result<std::unique_ptr<PrefillRun>> create(const EngineContext& context,
+                                                    Partition partition, const PrefillTask& task,
+                                                    Duration layer_timeout);
 
   PrefillRun(const PrefillRun&) = delete;
   PrefillRun& operator=(const PrefillRun&) = delete;
@@ -74,9 +74,8 @@ class PrefillRun {
   int64_t index_bytes() const { return index_.bytes(); }
 
  private:
-  PrefillRun(kernels::Device& device, const model::ModelWeights& weights, const RankGrid& grid,
-             const DeviceGroups& groups, const EngineOptions& options, model::LayerForward& forward,
-             Partition partition, const PrefillTask& task, Duration layer_timeout);
+  PrefillRun(const EngineContext& context, Partition partition, const PrefillTask& task,
+             Duration layer_timeout);
 
   // A row tile of all ranks, and this rank's rows in it.
   struct RowRange {
@@ -90,7 +89,7 @@ class PrefillRun {
   Result<void> allocate_logits();
   // With several context-parallel ranks, the rows of layer l + 1 are projected tile by tile behind
   // the MLP of layer l, so that K and V travel meanwhile.
-  bool projects_ahead() const { return groups_.cp->size() > 1; }
+  bool projects_ahead() const { return context_.groups.cp->size() > 1; }
   bool is_last(int32_t layer) const { return layer + 1 == weights_.config.num_layers; }
   const std::vector<kernels::RowTile>& attending_tiles(int32_t layer) const {
     return attends_whole(layer) ? tiles_ : asked_rows_.tiles();
@@ -114,12 +113,9 @@ class PrefillRun {
   template <typename Body>
   Result<void> for_row_tiles(Body&& body);
 
-  kernels::Device& device_;
-  const model::ModelWeights& weights_;
-  const RankGrid& grid_;
-  const DeviceGroups& groups_;
-  const EngineOptions& options_;
-  model::LayerForward& forward_;
+  const EngineContext& context_;
+  kernels::Device& device_;             // the context's
+  const model::ModelWeights& weights_;  // the context's
   Partition partition_;
   const PrefillTask& task_;
   Duration layer_timeout_;

@@ -78,7 +78,7 @@ Result<PullOutcome> PullWorker::fetch_to_device(const Work& work, const PagePiec
   const bool decodes = PageDecoder(work.task->request, *work.task->manifest).decodes();
   auto left = decodes ? Result(std::vector{answer.places})
                       : device_pool_reader_.read(answer, pieces, sink_, *lane, outcome);
-  auto end = left.ok() ? Result<void>() : left.error();
+  auto end = left.status();
   for (size_t i = 0; end.ok() && i < left->size(); ++i) {
     end = stage(work, (*left)[i], answer.pools.get(), pieces, *lane, outcome);
   }

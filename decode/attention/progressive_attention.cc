@@ -176,7 +176,7 @@ Result<void> ProgressiveAttention::bring_expected(int32_t layer, Deadline deadli
     if (names.size() == before) break;
   }
   const auto brought = pool_.bring(names, FetchUrgency::kNeed, deadline);
-  return brought.ok() ? Result<void>() : brought.error();
+  return brought.status();
 }
 
 // Attends up to until[h] pages of each kv head, in batches that the pool can hold.

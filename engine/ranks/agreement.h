@@ -31,8 +31,7 @@ Result<std::vector<Value>> all_agree_on_values(comm::Communicator& world, const 
   static_assert(std::is_trivially_copyable_v<Value>);
   const Value value = own.ok() ? *own : Value{};
   std::vector<Value> all(static_cast<size_t>(world.size()));
-  MR_RETURN_IF_ERROR(all_agree_with(world, own.ok() ? Result<void>() : Result<void>(own.error()),
-                                    std::as_bytes(std::span(&value, 1)),
+  MR_RETURN_IF_ERROR(all_agree_with(world, own.status(), std::as_bytes(std::span(&value, 1)),
                                     std::as_writable_bytes(std::span(all)), deadline));
   return all;
 }

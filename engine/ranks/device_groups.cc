@@ -41,7 +41,7 @@ Result<DeviceGroups> make_device_groups(kernels::Device& device, const RankGrid&
   for (auto [group, ranks] : {std::pair(&groups.tp, &grid.tp()), {&groups.cp, &grid.cp()}}) {
     auto made = connect(device, *ranks, nccl, deadline);
     if (made.ok()) *group = std::move(*made);
-    own = made.ok() ? Result<void>() : made.error();
+    own = made.status();
     MR_RETURN_IF_ERROR(all_agree(grid.world(), own, deadline));
   }
   return groups;

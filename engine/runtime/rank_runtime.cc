@@ -117,8 +117,7 @@ Result<void> RankRuntime::make_engine(const EngineOptions& options, Deadline dea
   MR_ASSIGN_OR_RETURN(auto groups, make_device_groups(*device_, *grid_,
                                                       /*own_gpu=*/ranks_on_device_ == 1, deadline));
   auto engine = Engine::create(*device_, *weights_, *grid_, std::move(groups), options);
-  MR_RETURN_IF_ERROR(
-      all_agree(grid_->world(), engine.ok() ? Result<void>() : engine.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(grid_->world(), engine.status(), deadline));
   engine_ = std::make_unique<Engine>(std::move(*engine));
   return {};
 }
@@ -217,7 +216,7 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   // All ranks measure at the same time, as they will compute at the same time; rank 0's figure
   // counts.
   const auto measured = measure_crossover(*device_, *weights_);
-  MR_RETURN_IF_ERROR(all_agree(world, measured.ok() ? Result<void>() : measured.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(world, measured.status(), deadline));
   crossover_tokens_ = *measured;
   return world.broadcast(std::as_writable_bytes(std::span(&crossover_tokens_, 1)), /*root=*/0,
                          deadline);
@@ -230,8 +229,7 @@ Result<void> RankRuntime::check_head_plan(const std::string& spec, double min_re
   };
   const auto plan = plan_at(limits_.max_prompt_tokens);
   const auto deadline = Deadline::after(kPlanTimeout);
-  MR_RETURN_IF_ERROR(
-      all_agree(grid_->world(), plan.ok() ? Result<void>() : plan.error(), deadline));
+  MR_RETURN_IF_ERROR(all_agree(grid_->world(), plan.status(), deadline));
   return require_equal(grid_->world(), MILLRACE_VERSION,
                        {{"--min-recall", fmt::format("{}", min_recall)},
                         {"the head plan of long prompts", text_of(*plan)},

@@ -32,7 +32,7 @@ BatchPromptRun::BatchPromptRun(const BatchResources& resources, const BatchOptio
 Result<BatchResult> BatchPromptRun::run() {
   expect("the first layer");
   const auto head_plan = plan();
-  Result<void> own = head_plan.ok() ? Result<void>() : head_plan.error();
+  Result<void> own = head_plan.status();
   if (own.ok() && options_.save_kv) own = directory_.begin();
   MR_RETURN_IF_ERROR(sync_.all_agree(own));
   auto result = run_planned(*head_plan);
@@ -86,7 +86,7 @@ Result<BatchResult> BatchPromptRun::run_planned(const plan::HeadPlan& plan) {
   // All layers' K and V will stay on the device, so free what an earlier prompt left.
   if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
   auto sinks = make_sinks();
-  MR_RETURN_IF_ERROR(sync_.all_agree(sinks.ok() ? Result<void>() : sinks.error()));
+  MR_RETURN_IF_ERROR(sync_.all_agree(sinks.status()));
   const double budget = options_.kv_budget_tokens == 0
                             ? options_.kv_budget
                             : std::min(1.0, static_cast<double>(options_.kv_budget_tokens) /
@@ -168,7 +168,7 @@ Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
                                                       const RetainSink& retained) {
   auto generator = model::Generator::create(r_.device, r_.weights, r_.grid.tp(), r_.grid.cp(),
                                             prompt_.max_tokens);
-  MR_RETURN_IF_ERROR(sync_.all_agree(generator.ok() ? Result<void>() : generator.error()));
+  MR_RETURN_IF_ERROR(sync_.all_agree(generator.status()));
   const auto positions = partition_.positions(r_.grid.cp().rank());
   return generator->generate({.prompt = retained.slabs(),
                               .prompt_positions = positions,

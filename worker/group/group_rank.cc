@@ -89,8 +89,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
 Result<void> GroupRank::connect_peers(Deadline deadline) {
   const auto& grid = runtime_->grid();
   auto peers = PeerPools::connect(grid.cp(), *store_, runtime_->device(), deadline);
-  auto agreed =
-      engine::all_agree(grid.world(), peers.ok() ? Result<void>() : peers.error(), deadline);
+  auto agreed = engine::all_agree(grid.world(), peers.status(), deadline);
   if (agreed.ok()) {
     peers_ = std::move(*peers);
     return {};
@@ -109,8 +108,7 @@ Result<void> GroupRank::start_server(Deadline deadline) {
   const int port = options_.kv_port == 0 ? 0 : options_.kv_port + world.rank();
   auto server = KvServer::start(surroundings_.transport, *store_, options_.group.epoch,
                                 options_.kv_host, port);
-  MR_RETURN_IF_ERROR(
-      engine::all_agree(world, server.ok() ? Result<void>() : server.error(), deadline));
+  MR_RETURN_IF_ERROR(engine::all_agree(world, server.status(), deadline));
   server_ = std::move(*server);
   return {};
 }

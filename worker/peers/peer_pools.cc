@@ -64,7 +64,7 @@ Result<std::unique_ptr<PeerPools>> PeerPools::connect(comm::Communicator& cp,
   const auto server = show(store);
   const SocketName own = server.ok() ? name_of(**server) : SocketName();
   MR_ASSIGN_OR_RETURN(const auto names, engine::gather_values(cp, own, deadline));
-  Result<void> mapped = server.ok() ? Result<void>() : server.error();
+  Result<void> mapped = server.status();
   for (int rank = 0; rank < cp.size(); ++rank) {
     auto& pools = peers->pools_.emplace_back();
     if (rank == cp.rank() || !mapped.ok()) continue;

@@ -79,7 +79,7 @@ Result<void> PromptPages::remember(std::span<const PageContentKey> keys, double 
     named.push_back({.page = page, .key = keys[static_cast<size_t>(page)]});
   }
   const auto known = store_.remember(request_id_, named, cost);
-  return known.ok() ? Result<void>() : known.error();
+  return known.status();
 }
 
 }  // namespace millrace::worker

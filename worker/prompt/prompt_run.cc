@@ -81,7 +81,7 @@ void PromptRun::open() {
 Result<void> PromptRun::check_and_make_room() {
   if (!read_) read();
   auto input = *std::exchange(read_, std::nullopt);
-  MR_RETURN_IF_ERROR(r_.sync.all_agree(input.ok() ? Result<void>() : input.error()));
+  MR_RETURN_IF_ERROR(r_.sync.all_agree(input.status()));
   input_ = *std::move(input);
   // The client of a streaming prompt is told of the prefix before it is loaded, so all of it is
   // checked.
@@ -126,7 +126,7 @@ Result<void> PromptRun::compute_in_lane(Result<PrefixPins*> pins) {
   const auto& prefix = cached_.prefix;
   if (prefix.num_pages() == 0) return conclude(prefill(nullptr, {}));
   needs_all_ranks_ = true;
-  MR_RETURN_IF_ERROR(r_.engine_sync.all_agree(pins.ok() ? Result<void>() : pins.error()));
+  MR_RETURN_IF_ERROR(r_.engine_sync.all_agree(pins.status()));
   std::vector<int64_t> pages(static_cast<size_t>(prefix.num_pages()));
   std::iota(pages.begin(), pages.end(), int64_t{0});
   StorePrefix source(r_.runtime.device(), r_.reader, **pins, std::move(pages));
@@ -188,7 +188,7 @@ void PromptRun::cancel() {
 Result<void> PromptRun::close() {
   auto described = went_.ok() ? finish() : Result<protocol::Manifest>(went_.error());
   pages_.reset();  // after a failure, the pages are gone before it is reported
-  const auto outcome = described.ok() ? Result<void>() : Result<void>(described.error());
+  const auto outcome = described.status();
   log_end(outcome);
   if (!outcome.ok()) {
     auto met = r_.sync.meet_after(outcome.error(), r_.sync.timeouts().command);

@@ -137,8 +137,7 @@ Result<std::unique_ptr<kvstore::KvStore>> make_rank_store(const PoolOptions& opt
                                  pools.disk_bytes > 0 ? pools.disk_directory : "");
   MR_ASSIGN_OR_RETURN(const auto room, count_neighbours(world, place, deadline));
   auto store = make_store(pools, runtime, room, clock);
-  MR_RETURN_IF_ERROR(
-      engine::all_agree(world, store.ok() ? Result<void>() : store.error(), deadline));
+  MR_RETURN_IF_ERROR(engine::all_agree(world, store.status(), deadline));
   MR_RETURN_IF_ERROR(limit_to_store(runtime, **store, deadline));
   // Only now: all ranks have seen how much memory is free.
   if (locker != nullptr) {

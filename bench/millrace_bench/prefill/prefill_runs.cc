@@ -56,9 +56,8 @@ Result<void> PrefillRuns::load_baseline() {
 Result<void> PrefillRuns::make_store() {
   if (command_->host_bytes == 0) return {};
   auto made = PageStore::create(*runtime_, command_->host_bytes);
-  MR_RETURN_IF_ERROR(engine::all_agree(runtime_->grid().world(),
-                                       made.ok() ? Result<void>() : made.error(),
-                                       Deadline::after(kLayerTimeout)));
+  MR_RETURN_IF_ERROR(
+      engine::all_agree(runtime_->grid().world(), made.status(), Deadline::after(kLayerTimeout)));
   store_ = *std::move(made);
   return {};
 }
