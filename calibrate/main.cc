@@ -166,8 +166,8 @@ Result<void> run(Options& options) {
   MR_ASSIGN_OR_RETURN(const auto prompts, read_prompts(options.input_path, runtime->limits()));
   const auto device = runtime->device().info().name;
   if (options.calibration.costs && options.calibration.costs->device != device) {
-    spdlog::warn("costs {} are of {}; this is {}", options.costs_path,
-                 options.calibration.costs->device, device);
+    log::warn("costs {} are of {}; this is {}", options.costs_path,
+              options.calibration.costs->device, device);
   }
   options.calibration.progress = progress();
   MR_ASSIGN_OR_RETURN(const auto calibration, calibrate(*runtime, prompts, options.calibration));
@@ -208,7 +208,7 @@ int main(int argc, char** argv) {
   try {
     const auto done = engine::or_end_rank([&] { return calibrate::run(options); });
     if (done.ok()) return 0;
-    spdlog::error("{}", done.error().to_string());
+    log::error("{}", done.error().to_string());
   } catch (const std::exception& e) {
     std::fprintf(stderr, "millrace-calibrate: %s\n", e.what());
   }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/result.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "common/log.h"
+
 namespace millrace {
 
 void check_failed(const char* condition, const std::string& message, std::source_location where) {
-  if (auto* logger = spdlog::default_logger_raw()) logger->flush();  // what came before
+  log::flush();  // what came before
   std::fprintf(stderr, "%s:%u: check failed: %s: %s\n", where.file_name(), where.line(), condition,
                message.c_str());
   std::abort();

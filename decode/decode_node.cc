@@ -138,7 +138,7 @@ class RankRun {
                    dtype_name(dtype));
     }
     if (weights_ && tp_.rank() == 0) {
-      spdlog::info(
+      log::info(
           "the model is loaded again: the cache takes {}, and it was loaded for {}; --cache-dtype "
           "says beforehand what caches are in",
           dtype_name(dtype), dtype_name(weights_->compute_dtype));
@@ -150,7 +150,7 @@ class RankRun {
                         model::load_model_weights(options.model_directory, {tp_.rank(), tp_.size()},
                                                   dtype, *device_, options.threads_per_rank));
     if (tp_.rank() != 0 || num_loads_ > 1) return {};
-    for (const auto& warning : weights_->warnings) spdlog::warn("{}", warning);
+    for (const auto& warning : weights_->warnings) log::warn("{}", warning);
     return {};
   }
 

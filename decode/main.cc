@@ -338,7 +338,7 @@ Result<void> run(Options& options) {
                       parse_bytes(options.pages_memory));
   MR_ASSIGN_OR_RETURN(options.decode.progressive.host_memory_bytes,
                       parse_bytes(options.host_memory));
-  options.decode.on_loaded = [] { spdlog::info("ready for events: the model is loaded"); };
+  options.decode.on_loaded = [] { log::info("ready for events: the model is loaded"); };
   options.decode.progressive.predict = !options.no_prediction;
   MR_ASSIGN_OR_RETURN(options.decode.gpu, parse_gpu(options.device));
   options.decode.threads_per_rank = std::max(1, usable_cores() / options.decode.tp);
@@ -377,6 +377,6 @@ int main(int argc, char** argv) {
   millrace::init_logging("decode");
   const auto done = millrace::decode::run(options);
   if (done.ok()) return 0;
-  spdlog::error("{}", done.error().to_string());
+  millrace::log::error("{}", done.error().to_string());
   return 1;
 }

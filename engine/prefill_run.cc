@@ -137,7 +137,7 @@ PrefillRun::~PrefillRun() {
         device_.synchronize(Deadline::after(group_broke_ ? kBrokenTimeout : layer_timeout_));
     if (!settled.ok()) (void)end_process(settled.error());
   } catch (const std::exception& failure) {
-    spdlog::error("ending a prompt on {} failed: {}", device_.info().name, failure.what());
+    log::error("ending a prompt on {} failed: {}", device_.info().name, failure.what());
   }
 }
 

@@ -38,7 +38,7 @@ bool CachedPageCheck::is_intact(const PageContentKey& key, CacheCheck what) {
   const std::lock_guard lock(mutex_);
   residency_.unpin_for_reader(entries);
   if (checked.ok()) return true;
-  spdlog::warn("kvstore: a cached page is forgotten: {}", checked.error().to_string());
+  log::warn("kvstore: a cached page is forgotten: {}", checked.error().to_string());
   forget(key, *column);
   return false;
 }

@@ -89,14 +89,14 @@ std::unique_ptr<PrefixArchive> open_archive(const KvStoreConfig& config) {
                                       .max_bytes = config.kept_bytes},
                                      layout);
   if (!archive.ok()) {
-    spdlog::warn("no cached prefixes are found, and none are kept for the next start: {}",
-                 archive.error().message);
+    log::warn("no cached prefixes are found, and none are kept for the next start: {}",
+              archive.error().message);
     return nullptr;
   }
   const auto stats = (*archive)->stats();
-  spdlog::info("cached prefixes of {} tokens found in {}, {}",
-               stats.columns * config.geometry.page_tokens, config.kept_directory,
-               format_bytes(stats.columns * stats.slot_bytes));
+  log::info("cached prefixes of {} tokens found in {}, {}",
+            stats.columns * config.geometry.page_tokens, config.kept_directory,
+            format_bytes(stats.columns * stats.slot_bytes));
   return *std::move(archive);
 }
 

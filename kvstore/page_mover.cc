@@ -78,7 +78,7 @@ PageMover::Moved PageMover::move_once(Plan plan) {
     residency_.finish(*move, copied.ok());
   }
   if (copied.ok()) return Moved::kCopied;
-  spdlog::warn("kvstore: cannot move a page, it stays in its tier: {}", copied.error().to_string());
+  log::warn("kvstore: cannot move a page, it stays in its tier: {}", copied.error().to_string());
   return Moved::kFailed;
 }
 

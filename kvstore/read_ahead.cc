@@ -123,7 +123,7 @@ bool ReadAhead::step() {
   }
   residency_.unpin(*page);
   // A reader who asks for the page gets the error.
-  if (!read.ok()) spdlog::warn("kvstore: reading ahead: {}", read.error().to_string());
+  if (!read.ok()) log::warn("kvstore: reading ahead: {}", read.error().to_string());
   return true;
 }
 

@@ -87,7 +87,7 @@ void StoreRoom::shrink_disk() {
     if (!residency_.shrink_disk()) return;
   }
   if (const auto shrunk = io_.resize_disk(0); !shrunk.ok()) {
-    spdlog::warn("kvstore: {}", shrunk.error().to_string());
+    log::warn("kvstore: {}", shrunk.error().to_string());
   }
 }
 

@@ -145,7 +145,7 @@ void Tokenizer::Impl::failed_to_start(const Error& why) {
   ++failed_starts;
   last_error = why.message;
   // The caller reports the first failure.
-  if (first_answered) spdlog::error("tokenizer: {}", why.message);
+  if (first_answered) log::error("tokenizer: {}", why.message);
 }
 
 // Called when no process is left to take requests.
@@ -259,7 +259,7 @@ void Tokenizer::Impl::lost(const std::string& why) {
   --ready;
   ++replaced;
   last_error = why;
-  spdlog::warn("tokenizer of {}: {}; starting another process", options.process.directory, why);
+  log::warn("tokenizer of {}: {}; starting another process", options.process.directory, why);
 }
 
 void Tokenizer::Impl::end_waiting(const Error& why) {

@@ -319,7 +319,7 @@ int main(int argc, char** argv) {
   CLI::App app("Plays a trace of prompts on simulated groups");
   describe(app, arguments);
   if (const auto status = cli::parse(app, argc, argv)) return *status;
-  spdlog::set_level(spdlog::level::warn);
+  millrace::log::set_level(millrace::log::Level::kWarn);
   const auto done = run(arguments);
   if (done.ok()) return 0;
   fmt::print(stderr, "fleet_bench: {}\n", done.error().message);

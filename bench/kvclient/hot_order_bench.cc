@@ -184,7 +184,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads);
   app.add_option("--repeats", options.repeats);
   CLI11_PARSE(app, argc, argv);
-  spdlog::set_level(spdlog::level::warn);
+  millrace::log::set_level(millrace::log::Level::kWarn);
   millrace::bench::run(options);
   return 0;
 }

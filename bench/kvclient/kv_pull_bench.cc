@@ -403,6 +403,6 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-baselines", options.baselines, "the pulls alone");
   app.add_flag("--one-call", options.one_call, "also the client of one call at a time");
   CLI11_PARSE(app, argc, argv);
-  spdlog::set_level(spdlog::level::warn);
+  millrace::log::set_level(millrace::log::Level::kWarn);
   millrace::bench::run(options);
 }

@@ -98,6 +98,6 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "of the client; 0: its default");
   app.add_option("--bytes", options.bytes, "of memory for the cache")->required();
   CLI11_PARSE(app, argc, argv);
-  spdlog::set_level(spdlog::level::warn);
+  millrace::log::set_level(millrace::log::Level::kWarn);
   return millrace::bench::run(options);
 }

@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "of the client; 0: its default");
   app.add_flag("!--no-same-host", options.same_host, "over the transport, on one host too");
   CLI11_PARSE(app, argc, argv);
-  spdlog::set_level(spdlog::level::warn);
+  millrace::log::set_level(millrace::log::Level::kWarn);
   millrace::bench::PullLoad load(options);
   load.run();
   load.finish();

@@ -156,7 +156,7 @@ Result<void> MemfdServer::receive(Client& client) {
     hold(client, nullptr);
     return {};
   }
-  if (text.front() == kMemfdAsk) return answer(client, text.substr(1));
+  if (text.starts_with(kMemfdAsk)) return answer(client, text.substr(1));
   return error(Errc::kInvalidArgument, "a message of {} bytes of an unknown kind", text.size());
 }
 
@@ -197,7 +197,7 @@ void MemfdServer::drop(uint64_t id) {
 
 void MemfdServer::say(const std::string& what) {
   if (const auto times = line_.due()) {
-    spdlog::warn("same-host pulls: {}{}", what, PacedLine::others(*times));
+    log::warn("same-host pulls: {}{}", what, PacedLine::others(*times));
   }
 }
 

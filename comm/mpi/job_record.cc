@@ -129,7 +129,7 @@ void remove_session(const fs::path& directory) {
   }
   std::error_code failed;
   fs::remove_all(directory, failed);
-  if (failed) spdlog::warn("cannot remove {}: {}", directory.string(), failed.message());
+  if (failed) log::warn("cannot remove {}: {}", directory.string(), failed.message());
   fs::remove(directory.parent_path(), failed);  // of all jobs of this user: goes if it is empty
 }
 
@@ -177,8 +177,8 @@ JobRecord JobRecord::create(const std::string& directory, const JobFiles& files,
   // All ranks of the host write the same text, whichever is first.
   if (!record.valid() || !is_trusted(record.get()) || ::flock(record.get(), LOCK_SH) != 0 ||
       ::pwrite(record.get(), text.data(), text.size(), 0) != std::ssize(text)) {
-    spdlog::warn("no record of this job in {}: {}; if mpirun is killed, its files stay", path,
-                 std::strerror(errno));
+    log::warn("no record of this job in {}: {}; if mpirun is killed, its files stay", path,
+              std::strerror(errno));
     return {};
   }
   return {directory, std::move(path), files, std::move(record)};
@@ -228,8 +228,8 @@ bool JobRecord::remove_if_dead(const std::string& path, int pid, const std::stri
     remove_segments(*files);
   }
   ::unlink(path.c_str());
-  spdlog::info("removed what a dead job of '{}' left: {}, job {}", files->name,
-               files->session_directory, files->job_id);
+  log::info("removed what a dead job of '{}' left: {}, job {}", files->name,
+            files->session_directory, files->job_id);
   return true;
 }
 

@@ -55,7 +55,7 @@ MpiSession::MpiSession(int& argc, char**& argv)
 
 MpiSession::~MpiSession() {
   if (broken()) {
-    spdlog::warn("MPI: a communicator failed; exiting without MPI_Finalize");
+    log::warn("MPI: a communicator failed; exiting without MPI_Finalize");
     return;
   }
   MPI_Finalize();

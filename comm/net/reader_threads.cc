@@ -44,7 +44,7 @@ void ReaderThreads::run() {
     } catch (const std::exception& why) {
       // The task's client waits no longer than its own deadline.
       if (const auto times = thrown_line_.due()) {
-        spdlog::error("a reader of pages fails: {}{}", why.what(), PacedLine::others(*times));
+        log::error("a reader of pages fails: {}{}", why.what(), PacedLine::others(*times));
       }
     }
     lock.lock();

@@ -19,8 +19,8 @@ Error ReplyMaker::refusal(int32_t errc, int64_t payload_bytes, int64_t destinati
 ReplyMaker::Reply ReplyMaker::call(const Make& make, int64_t destination_bytes) noexcept {
   const auto log_thrown = [this](const char* what) {
     if (const auto times = thrown_line_.due()) {
-      spdlog::error("KV server {}: a reply cannot be made: {}{}", name_, what,
-                    PacedLine::others(*times));
+      log::error("KV server {}: a reply cannot be made: {}{}", name_, what,
+                 PacedLine::others(*times));
     }
   };
   try {
@@ -30,9 +30,9 @@ ReplyMaker::Reply ReplyMaker::call(const Make& make, int64_t destination_bytes) 
     if (static_cast<int64_t>(content.header.size()) > kMaxTransportHeaderBytes ||
         payload_bytes > kMaxTransportPayloadBytes) {
       if (const auto times = large_line_.due()) {
-        spdlog::error("KV server {}: reply of {} + {} bytes, limits {} + {}{}", name_,
-                      content.header.size(), payload_bytes, kMaxTransportHeaderBytes,
-                      kMaxTransportPayloadBytes, PacedLine::others(*times));
+        log::error("KV server {}: reply of {} + {} bytes, limits {} + {}{}", name_,
+                   content.header.size(), payload_bytes, kMaxTransportHeaderBytes,
+                   kMaxTransportPayloadBytes, PacedLine::others(*times));
       }
       return refused(Errc::kInternal, payload_bytes);
     }

@@ -121,8 +121,8 @@ void TcpGate::accept_some() {
 
 void TcpGate::say_unaccepted(const std::string& why) {
   if (const auto times = unaccepted_line_.due()) {
-    spdlog::warn("KV server {}: a client cannot be accepted: {}{}", around_.name, why,
-                 PacedLine::others(*times));
+    log::warn("KV server {}: a client cannot be accepted: {}{}", around_.name, why,
+              PacedLine::others(*times));
   }
 }
 
@@ -256,8 +256,8 @@ bool TcpGate::answer(Stranger& stranger, int32_t errc) const {
 void TcpGate::drop(Strangers::iterator stranger) {
   ++around_.counts.refused;
   if (const auto times = refused_line_.due()) {
-    spdlog::info("KV server {}: {} connections not let in; the last one: {}", around_.name, *times,
-                 stranger->second.why);
+    log::info("KV server {}: {} connections not let in; the last one: {}", around_.name, *times,
+              stranger->second.why);
   }
   // Unread data from the client would make the system discard an answer that is on its way.
   std::array<std::byte, 512> rest{};

@@ -236,8 +236,8 @@ void TcpServerLane::let_go_of_reply(Client& client) {
 
 void TcpServerLane::say_end(const std::string& why) {
   if (const auto times = around_.line.due()) {
-    spdlog::warn("KV server {}: a client's connection ends: {}{}", around_.name, why,
-                 PacedLine::others(*times));
+    log::warn("KV server {}: a client's connection ends: {}{}", around_.name, why,
+              PacedLine::others(*times));
   }
 }
 

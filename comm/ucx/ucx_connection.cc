@@ -53,7 +53,7 @@ UcxConnection::~UcxConnection() {
   endpoint_->start_close();
   const auto quiet = [&] { return endpoint_->closed() && *num_sends_ == 0 && !receiving_; };
   if (!worker_->progress_until(quiet, endpoint_->close_deadline())) {
-    spdlog::warn("UCX: a connection did not finish its transfers in time");
+    log::warn("UCX: a connection did not finish its transfers in time");
   }
 }
 

@@ -83,11 +83,11 @@ ucs_log_func_rc_t log_to_stderr(const char* /*file*/, unsigned /*line*/, const c
                                 ucs_log_level_t level,
                                 const ucs_log_component_config_t* /*component*/, const char* format,
                                 va_list arguments) {
-  const auto shown_as = level <= UCS_LOG_LEVEL_ERROR ? spdlog::level::err
+  const auto shown_as = level <= UCS_LOG_LEVEL_ERROR ? log::Level::kError
                         : level <= UCS_LOG_LEVEL_DIAG
-                            ? spdlog::level::warn
-                            : spdlog::level::info;  // the operator asked for it
-  spdlog::log(shown_as, "UCX: {}", text_of(format, arguments));
+                            ? log::Level::kWarn
+                            : log::Level::kInfo;  // the operator asked for it
+  log::at(shown_as, "UCX: {}", text_of(format, arguments));
   return UCS_LOG_FUNC_RC_STOP;
 }
 

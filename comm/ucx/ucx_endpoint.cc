@@ -56,7 +56,7 @@ UcxEndpoint::~UcxEndpoint() {
   if (endpoint_ == nullptr) return;
   start_close();
   if (!worker_.progress_until([&] { return closed(); }, close_deadline())) {
-    spdlog::warn("UCX: an endpoint did not close within {} s", kCloseLimit.count());
+    log::warn("UCX: an endpoint did not close within {} s", kCloseLimit.count());
     ucp_request_free(closing_);
   }
 }

@@ -203,7 +203,7 @@ void UcxServerLane::send(Client& client, const Request& request, ReplyMaker::Rep
 
 void UcxServerLane::say(const std::string& what) {
   if (const auto times = line_.due()) {
-    spdlog::warn("UCX server {}: {}{}", name_, what, PacedLine::others(*times));
+    log::warn("UCX server {}: {}{}", name_, what, PacedLine::others(*times));
   }
 }
 
@@ -268,8 +268,8 @@ void UcxServerLane::shut_down() {
     return leaving_.empty();
   };
   if (!worker_->progress_until(gone, Deadline::after(kShutdownLimit))) {
-    spdlog::warn("UCX server {}: {} clients did not close within {} s", name_, leaving_.size(),
-                 kShutdownLimit.count());
+    log::warn("UCX server {}: {} clients did not close within {} s", name_, leaving_.size(),
+              kShutdownLimit.count());
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/logging/init_logging.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -41,8 +42,8 @@ void init_logging(const std::string& process_name) {
   if (const auto level = parse_log_level(given)) {
     logger->set_level(*level);
   } else {
-    spdlog::warn("MILLRACE_LOG: unknown level '{}'; expected one of {}; using info", given,
-                 kLogLevels);
+    log::warn("MILLRACE_LOG: unknown level '{}'; expected one of {}; using info", given,
+              kLogLevels);
   }
 }
 

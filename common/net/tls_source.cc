@@ -26,7 +26,7 @@ Result<TlsContext> TlsSource::context() {
   if (made.ok()) {
     made_ = *std::move(made);
   } else if (made_) {
-    spdlog::error("the TLS files that were read before go on to be used: {}", made.error().message);
+    log::error("the TLS files that were read before go on to be used: {}", made.error().message);
   } else {
     return made.error();
   }

@@ -51,9 +51,9 @@ void Prefault::run(const std::stop_token& stop) {
       if (then_) then_(piece);
       continue;
     }
-    spdlog::info("{} of memory become resident when they are first used: {}",
-                 format_bytes(static_cast<int64_t>(memory_.size() - first)),
-                 std::generic_category().message(errno));
+    log::info("{} of memory become resident when they are first used: {}",
+              format_bytes(static_cast<int64_t>(memory_.size() - first)),
+              std::generic_category().message(errno));
     next_ = memory_.size();
     return;
   }

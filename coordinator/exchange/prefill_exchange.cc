@@ -82,8 +82,7 @@ awaitable<std::optional<Refusal>> PrefillExchange::prepare(PrefillBody& body) {
 void PrefillExchange::take_own_id(PrefillBody& body) {
   if (!shared_.scheduler.find(body.request_id)) return;
   const std::string given = std::exchange(body.request_id, make_request_id());
-  spdlog::info("request {}: its X-Request-Id {} is an earlier request's id", body.request_id,
-               given);
+  log::info("request {}: its X-Request-Id {} is an earlier request's id", body.request_id, given);
   writer_.replace_request_id(body.request_id);
 }
 

@@ -38,8 +38,8 @@ Result<void> ModelTokenizers::create(const TokenizerSettings& settings) {
       return error(created.error().code, "--tokenizer {}={}: {}", model, directory,
                    created.error().message);
     }
-    spdlog::info("model '{}': {} of {}, {} token ids", model, (*created)->library(), directory,
-                 (*created)->num_ids());
+    log::info("model '{}': {} of {}, {} token ids", model, (*created)->library(), directory,
+              (*created)->num_ids());
     const metrics::Labels labels{{"model", model}};
     entries_.emplace(
         model, Entry{std::move(created).value(),
@@ -91,7 +91,7 @@ void ModelTokenizers::compare_vocabulary(const std::string& model, int64_t vocab
   Entry& entry = entries_.at(model);
   if (std::exchange(entry.compared, true)) return;
   if (entry.tokenizer->num_ids() <= vocab_size) return;
-  spdlog::warn(
+  log::warn(
       "model '{}': {} has {} token ids, its groups' vocabulary {}: prompts with the others are "
       "refused; if there are many, --tokenizer names the folder of another model",
       model, entry.tokenizer->directory(), entry.tokenizer->num_ids(), vocab_size);

@@ -21,9 +21,9 @@ inline void log_exception(const std::exception_ptr& thrown, const std::string& w
   try {
     std::rethrow_exception(thrown);
   } catch (const std::exception& e) {
-    spdlog::error("{}: exception: {}{}", where, e.what(), PacedLine::others(*times));
+    log::error("{}: exception: {}{}", where, e.what(), PacedLine::others(*times));
   } catch (...) {
-    spdlog::error("{}: exception of an unknown type{}", where, PacedLine::others(*times));
+    log::error("{}: exception of an unknown type{}", where, PacedLine::others(*times));
   }
 }
 

@@ -33,13 +33,13 @@ std::string end_line(const Request& request) {
 
 void log_ended(const Request& request) {
   const auto times = request.started_at ? 1 : line_without_work().due();
-  if (times) spdlog::info("{}{}", end_line(request), PacedLine::others(*times));
+  if (times) log::info("{}{}", end_line(request), PacedLine::others(*times));
 }
 
 void log_refused(std::string_view request_id, const Error& why) {
   if (const auto times = line_without_work().due()) {
-    spdlog::info("request {}: refused, {}: {}{}", request_id, errc_name(why.code), why.message,
-                 PacedLine::others(*times));
+    log::info("request {}: refused, {}: {}{}", request_id, errc_name(why.code), why.message,
+              PacedLine::others(*times));
   }
 }
 

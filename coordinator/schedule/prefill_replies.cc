@@ -106,9 +106,9 @@ void PrefillReplies::note_failure(Group& group, Request& request, const Error& w
   if (GroupHealth::blames_group(why.code)) {
     group.health.failed(clock_.now());
     request.failed_on.insert(id);
-    spdlog::warn("group '{}' failed request {} and rests for {:.0f} s: {}",
-                 group.description.group_name(), request.id, seconds(group.health.rest()),
-                 why.message);
+    log::warn("group '{}' failed request {} and rests for {:.0f} s: {}",
+              group.description.group_name(), request.id, seconds(group.health.rest()),
+              why.message);
   }
   if (why.code == Errc::kExhausted) {
     ++request.refusals[id];

@@ -52,12 +52,12 @@ awaitable<void> GroupSession::run(Duration patience) {
   const std::string why = closed_because_.empty() ? ended.error().message : closed_because_;
   if (group_id_.empty()) {
     if (const auto times = around_.lines.refused.due()) {
-      spdlog::warn("group connection from {} refused: {}{}", peer_, why, PacedLine::others(*times));
+      log::warn("group connection from {} refused: {}{}", peer_, why, PacedLine::others(*times));
     }
   } else {
     if (const auto times = around_.lines.left.due()) {
-      spdlog::warn("group {} from {} disconnected: {}{}", group_id_, peer_, why,
-                   PacedLine::others(*times));
+      log::warn("group {} from {} disconnected: {}{}", group_id_, peer_, why,
+                PacedLine::others(*times));
     }
     around_.scheduler.remove_group(group_id_, *this, why);
   }
@@ -145,9 +145,9 @@ Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
   group_id_ = who.group_id();
   around_.joined();
   if (const auto times = around_.lines.joined.due()) {
-    spdlog::info("group '{}' (id {}) from {}: model '{}', tp {} x cp {}, {} tokens, {}{}",
-                 who.group_name(), group_id_, peer_, who.model().name(), who.tp(), who.cp(),
-                 who.max_prompt_tokens(), who.device(), PacedLine::others(*times));
+    log::info("group '{}' (id {}) from {}: model '{}', tp {} x cp {}, {} tokens, {}{}",
+              who.group_name(), group_id_, peer_, who.model().name(), who.tp(), who.cp(),
+              who.max_prompt_tokens(), who.device(), PacedLine::others(*times));
   }
   return {};
 }

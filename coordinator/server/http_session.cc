@@ -57,8 +57,8 @@ awaitable<bool> HttpSession::accept_tls(TimePoint due) {
   // A client that only connects, or is too slow, is not worth a log line, as without TLS.
   if (ec.category() == asio::error::get_ssl_category()) {
     if (const auto times = shared_.tls_line.due()) {
-      spdlog::info("TLS with {}: {}{}", endpoint_name(stream_.socket()), stream_.reason(ec),
-                   PacedLine::others(*times));
+      log::info("TLS with {}: {}{}", endpoint_name(stream_.socket()), stream_.reason(ec),
+                PacedLine::others(*times));
     }
   }
   close();

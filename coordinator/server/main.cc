@@ -247,7 +247,7 @@ void fit_to_descriptors(coordinator::ServerOptions& options) {
                                             .strangers = options.groups.strangers,
                                             .groups = options.groups.groups});
   if (budget.connections < options.http.max_connections) {
-    spdlog::warn(
+    log::warn(
         "the limit of {} open files is too low for --max-connections {}: {} connections of clients "
         "are taken, {} of probes and {} of groups",
         descriptors, options.http.max_connections, budget.connections, budget.probes,
@@ -267,17 +267,17 @@ Result<void> run(const coordinator::ServerOptions& options, const std::string& p
   const auto at = [&options](uint16_t port) {
     return HostPort{.host = without_brackets(options.host), .port = port}.to_string();
   };
-  spdlog::info("{} on {}, groups on {}", options.http_tls.certificate.empty() ? "HTTP" : "HTTPS",
-               at(server->http_port()), at(server->group_port()));
-  if (const auto admin = server->admin_port()) spdlog::info("probes on {}", at(*admin));
+  log::info("{} on {}, groups on {}", options.http_tls.certificate.empty() ? "HTTP" : "HTTPS",
+            at(server->http_port()), at(server->group_port()));
+  if (const auto admin = server->admin_port()) log::info("probes on {}", at(*admin));
   if (options.token_file.empty()) {
-    spdlog::warn("no --tokens: whoever reaches the HTTP port may do everything");
+    log::warn("no --tokens: whoever reaches the HTTP port may do everything");
   }
   if (options.group_tls.certificate.empty()) {
-    spdlog::warn("no --group-tls-cert: whoever reaches the group port may be a group");
+    log::warn("no --group-tls-cert: whoever reaches the group port may be a group");
   }
   server->run(/*handle_signals=*/true);
-  spdlog::info("stopped");
+  log::info("stopped");
   return {};
 }
 
@@ -302,7 +302,7 @@ int main(int argc, char** argv) {
   std::signal(SIGHUP, SIG_IGN);  // until Server::run() takes it
   fit_to_descriptors(*options);
   if (const auto ran = run(*options, arguments.port_file); !ran.ok()) {
-    spdlog::error("{}", ran.error().message);
+    log::error("{}", ran.error().message);
     return 1;
   }
   return 0;

@@ -220,14 +220,14 @@ Result<void> Server::Impl::load_files() {
 
 // Each file by itself: a mistake in one does not hold up the others.
 void Server::Impl::reload() {
-  if (!has_files()) return spdlog::info("there are no files to read again");
+  if (!has_files()) return log::info("there are no files to read again");
   for (const Result<void>& loaded : {load_tokens(), load_tls(options.http_tls, http_tls),
                                      load_tls(options.group_tls, group_tls)}) {
     if (!loaded.ok()) {
-      spdlog::error("not reloaded, what was read before stays valid: {}", loaded.error().message);
+      log::error("not reloaded, what was read before stays valid: {}", loaded.error().message);
     }
   }
-  if (tokens.asks()) spdlog::info("{} tokens are valid", tokens.size());
+  if (tokens.asks()) log::info("{} tokens are valid", tokens.size());
 }
 
 // Failing to accept one connection, for lack of descriptors or memory, must not end the loop.
@@ -244,8 +244,7 @@ awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor,
       }
       // Out of descriptors, most likely: give connections time to end.
       if (const auto times = accept_line.due()) {
-        spdlog::warn("a connection cannot be accepted: {}{}", ec.message(),
-                     PacedLine::others(*times));
+        log::warn("a connection cannot be accepted: {}{}", ec.message(), PacedLine::others(*times));
       }
       asio::steady_timer pause(io, std::chrono::milliseconds(50));
       co_await pause.async_wait(kAwait);
@@ -351,7 +350,7 @@ awaitable<void> Server::Impl::handle_signals() {
       reload();
       continue;
     }
-    spdlog::info("signal {}: shutting down", number);
+    log::info("signal {}: shutting down", number);
     begin_shutdown();
   }
 }

@@ -8,8 +8,8 @@
 namespace millrace::engine {
 
 void end_rank(const Error& why) noexcept {
-  spdlog::critical("{}; this rank ends", why.to_string());
-  spdlog::default_logger()->flush();
+  log::critical("{}; this rank ends", why.to_string());
+  log::flush();
   std::_Exit(2);
 }
 

@@ -72,7 +72,7 @@ Result<std::unique_ptr<RankRuntime>> RankRuntime::create(std::unique_ptr<comm::C
                                    {{"the model's fingerprint", runtime->weights_->fingerprint}},
                                    deadline));
   if (runtime->grid_->world().rank() == 0) {
-    for (const auto& warning : runtime->weights_->warnings) spdlog::warn("{}", warning);
+    for (const auto& warning : runtime->weights_->warnings) log::warn("{}", warning);
   }
   MR_ASSIGN_OR_RETURN(
       runtime->ranks_on_device_,
@@ -93,9 +93,9 @@ Result<DType> RankRuntime::open_device(const RankOptions& options) {
   MR_ASSIGN_OR_RETURN(const auto times, measure_dtypes(*device_, config));
   const DType faster = faster_dtype(times);
   if (grid_->world().rank() == 0) {
-    spdlog::info("{} on {}: a layer of {} tokens takes {:.3g} s in float32, {:.3g} s in bfloat16",
-                 dtype_name(faster), device_->info().name, kTimedTokens,
-                 kTimedTokens * times.float32_s, kTimedTokens * times.bfloat16_s);
+    log::info("{} on {}: a layer of {} tokens takes {:.3g} s in float32, {:.3g} s in bfloat16",
+              dtype_name(faster), device_->info().name, kTimedTokens,
+              kTimedTokens * times.float32_s, kTimedTokens * times.bfloat16_s);
   }
   return faster;
 }

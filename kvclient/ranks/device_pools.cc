@@ -57,9 +57,8 @@ std::shared_ptr<const DevicePool> DevicePools::get(const std::string& address,
   if (mapped != pool.mapped.end()) return mapped->second;
   auto made = copier_.map(device, pool.memory.get(), pool.bytes);
   if (!made.ok()) {
-    spdlog::info(
-        "pages of {} come to device {} by way of host memory, not from its device pool: {}",
-        address, device, made.error().message);
+    log::info("pages of {} come to device {} by way of host memory, not from its device pool: {}",
+              address, device, made.error().message);
   }
   return pool.mapped.emplace(device, made.ok() ? std::move(*made) : nullptr).first->second;
 }

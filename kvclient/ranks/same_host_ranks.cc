@@ -24,8 +24,8 @@ void SameHostRanks::give_up(const std::string& address, const std::string& socke
   if (rank.socket != socket || rank.given_up) return;
   rank.given_up = true;
   // A rank on another host is the usual case.
-  const auto level = why.code == Errc::kPeerLost ? spdlog::level::debug : spdlog::level::info;
-  spdlog::log(level, "pages of {} come over the transport, not from its memory: {}", address,
+  const auto level = why.code == Errc::kPeerLost ? log::Level::kDebug : log::Level::kInfo;
+  log::at(level, "pages of {} come over the transport, not from its memory: {}", address,
               why.message);
 }
 

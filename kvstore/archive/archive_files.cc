@@ -125,7 +125,7 @@ Result<ArchiveFiles> ArchiveFiles::open(const Options& options) {
   MR_ASSIGN_OR_RETURN(files.slots_, files.open_file("slots"));
   MR_ASSIGN_OR_RETURN(const auto fault, files.header_fault());
   if (!fault || !fault->empty()) {
-    if (fault) spdlog::warn("{} is emptied: {}", files.path("index"), *fault);
+    if (fault) log::warn("{} is emptied: {}", files.path("index"), *fault);
     MR_RETURN_IF_ERROR(files.begin_anew());
     return files;
   }
@@ -216,7 +216,7 @@ Result<void> ArchiveFiles::add_slot() {
   }
   // The failed call may have allocated part of the room.
   const auto restored = truncate(slots_.get(), old_bytes, path("slots"));
-  if (!restored.ok()) spdlog::debug("{}", restored.error().to_string());
+  if (!restored.ok()) log::debug("{}", restored.error().to_string());
   return error(Errc::kIo, "growing {} from {} by {}: {}", path("slots"), format_bytes(old_bytes),
                format_bytes(options_.slot_bytes), errno_text(code));
 }

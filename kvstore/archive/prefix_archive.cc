@@ -135,8 +135,8 @@ std::optional<int64_t> PrefixArchive::take_from_disk() {
   step(Step::kFileGrows);
   const auto added = files_.add_slot();
   if (added.ok()) return slot;
-  spdlog::warn("no more than {} of cached prefixes are kept for the next start: {}",
-               format_bytes(slot * layout_.slot_bytes()), added.error().message);
+  log::warn("no more than {} of cached prefixes are kept for the next start: {}",
+            format_bytes(slot * layout_.slot_bytes()), added.error().message);
   max_slots_ = slot;
   return std::nullopt;
 }
@@ -169,7 +169,7 @@ Result<void> PrefixArchive::load(const PageContentKey& key, const OnTable& on_ta
   if (damaged) {
     // If this fails, the column is found damaged again after the next start, which does no harm.
     const auto cleared = files_.clear_record(slot->slot);
-    if (!cleared.ok()) spdlog::debug("{}", cleared.error().to_string());
+    if (!cleared.ok()) log::debug("{}", cleared.error().to_string());
   }
   let_go(*slot, damaged);
   return loaded;
@@ -245,7 +245,7 @@ void PrefixArchive::touch(const PageContentKey& key, int64_t sequence) {
     by_use_.insert(slot);
   }
   if (const auto written = files_.write_record(slot->slot, record); !written.ok()) {
-    spdlog::debug("{}", written.error().to_string());
+    log::debug("{}", written.error().to_string());
   }
   let_go(*slot, /*damaged=*/false);
 }

@@ -168,7 +168,7 @@ Result<void> ColumnKeeper::copy_page(const PageEntry& entry, std::span<std::byte
 
 void ColumnKeeper::tell_of_unsaved(const Error& failure) {
   if (warned_.exchange(true)) return;
-  spdlog::warn("kvstore: prefixes may not be found after the next start: {}", failure.to_string());
+  log::warn("kvstore: prefixes may not be found after the next start: {}", failure.to_string());
 }
 
 void ColumnKeeper::bring(std::span<const PageContentKey> keys, int64_t sequence,
@@ -186,7 +186,7 @@ ColumnKeeper::Brought ColumnKeeper::bring_ahead(std::span<const PageContentKey> 
   auto brought = read(keys, sequence, clock_.now() + patience);
   meter_.end(brought.num_columns * archive_->stats().slot_bytes);
   if (!answers() && !told_.exchange(true)) {
-    spdlog::warn(
+    log::warn(
         "kvstore: a read of prefixes that were kept did not return in time: none are read until it "
         "does");
   }
@@ -233,14 +233,14 @@ ColumnKeeper::Brought ColumnKeeper::read(std::span<const PageContentKey> keys, i
 void ColumnKeeper::tell_of(const Error& failure) {
   if (failure.code == Errc::kNotFound) return;
   if (failure.code == Errc::kExhausted) {
-    spdlog::debug("kvstore: no room to bring a prefix that was kept back: {}", failure.message);
+    log::debug("kvstore: no room to bring a prefix that was kept back: {}", failure.message);
     return;
   }
   if (failure.code != Errc::kDeadlineExceeded) {
-    spdlog::warn("kvstore: a prefix that was kept is computed again: {}", failure.to_string());
+    log::warn("kvstore: a prefix that was kept is computed again: {}", failure.to_string());
     return;
   }
-  spdlog::debug("kvstore: the rest of a prefix that was kept is computed: {}", failure.message);
+  log::debug("kvstore: the rest of a prefix that was kept is computed: {}", failure.message);
   const std::lock_guard lock(mutex_);
   ++num_late_;
 }

@@ -63,7 +63,7 @@ std::vector<PageContentKey> PrefixLoader::take() {
 }
 
 void PrefixLoader::go_on_after(const Error& failure, bool has_brought) {
-  spdlog::debug("kvstore: of the prefixes that were kept: {}", failure.to_string());
+  log::debug("kvstore: of the prefixes that were kept: {}", failure.to_string());
   switch (failure.code) {
     case Errc::kDeadlineExceeded:
       if (!has_brought) left_.clear();
@@ -82,7 +82,7 @@ void PrefixLoader::go_on_after(const Error& failure, bool has_brought) {
 void PrefixLoader::end() {
   left_.clear();
   if (num_columns_ == 0) return;
-  spdlog::info("kvstore: {} kept pages of prefixes are in memory again", num_columns_ * num_rows_);
+  log::info("kvstore: {} kept pages of prefixes are in memory again", num_columns_ * num_rows_);
   num_columns_ = 0;
 }
 

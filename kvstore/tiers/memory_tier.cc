@@ -34,7 +34,7 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::allocate_shared(int64_t num_slot
   if (num_slots == 0) return allocate(num_slots, slot_bytes);
   auto shared = SharedMemory::create(num_slots * slot_bytes);
   if (!shared.ok()) {
-    spdlog::warn("decode nodes on this host cannot map KV pages: {}", shared.error().message);
+    log::warn("decode nodes on this host cannot map KV pages: {}", shared.error().message);
     return allocate(num_slots, slot_bytes);
   }
   return std::unique_ptr<MemoryTier>(new MemoryTier(std::move(*shared), num_slots, slot_bytes));

@@ -172,7 +172,7 @@ auto again_if_interrupted(const Call& call) {
 class Server {
  public:
   Server() {
-    spdlog::set_level(spdlog::level::off);
+    log::set_level(log::Level::kCritical);
     FileDescriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     MR_CHECK(::bind(listener.get(), address(), sizeof(sa_family_t)) == 0, "bind");
     MR_CHECK(::listen(listener.get(), 16) == 0, "listen");

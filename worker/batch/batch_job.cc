@@ -176,7 +176,7 @@ Result<void> BatchJob::run_line(const InputLine& line, BatchResults& results, Ba
     if (text.ok()) {
       result->generated_text = *std::move(text);
     } else {
-      spdlog::warn("prompt '{}': no text: {}", id, text.error().message);
+      log::warn("prompt '{}': no text: {}", id, text.error().message);
     }
   }
   ++summary.num_ok;

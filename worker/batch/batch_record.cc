@@ -79,8 +79,7 @@ Result<BatchRecord> BatchRecord::resume(const std::string& path, const Settings&
     }
   }));
   if (!earlier) {
-    spdlog::warn("{} does not say what the earlier job was: its prompts are known by id only",
-                 path);
+    log::warn("{} does not say what the earlier job was: its prompts are known by id only", path);
     return begin(path, settings);
   }
   if (const std::string different = differences(*earlier, settings); !different.empty()) {

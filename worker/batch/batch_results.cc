@@ -55,7 +55,7 @@ Result<void> BatchResults::read_earlier() {
   std::error_code status;
   const auto size = fs::file_size(path_, status);
   if (!status && size > whole_bytes) {
-    spdlog::warn("{}: removing the last {} bytes, an incomplete line", path_, size - whole_bytes);
+    log::warn("{}: removing the last {} bytes, an incomplete line", path_, size - whole_bytes);
     fs::resize_file(path_, whole_bytes, status);
   }
   if (status) {

@@ -23,7 +23,7 @@ Result<void> BatchText::start() {
   options.processes = 1;
   MR_ASSIGN_OR_RETURN(auto started, tokenizer::Tokenizer::create(options));
   if (started->num_ids() > vocab_size_) {
-    spdlog::warn(
+    log::warn(
         "{} has {} token ids, the model a vocabulary of {}: prompts with the others are refused",
         directory_, started->num_ids(), vocab_size_);
   }

@@ -56,7 +56,7 @@ void KvDirectory::remove_unfinished(const std::string& parent) {
     if (only_parts && !status) unfinished.push_back(entry.path());
   }
   for (const auto& path : unfinished) {
-    spdlog::info("removing {}, a cache that an earlier job did not finish", path.string());
+    log::info("removing {}, a cache that an earlier job did not finish", path.string());
     fs::remove_all(path, status);
   }
 }

@@ -70,7 +70,7 @@ void add_options(CLI::App& app, Options& options) {
 
 int report(const Result<BatchSummary>& summary) {
   if (!summary.ok()) {
-    spdlog::error("{}", summary.error().to_string());
+    log::error("{}", summary.error().to_string());
     return 2;
   }
   fmt::print("{} prompts done, {} failed, {} tokens in {:.1f} s ({:.0f} tokens/s)", summary->num_ok,
@@ -110,7 +110,7 @@ int run(comm::MpiSession& session, Options& options) {
   auto runtime = engine::or_end_rank(
       [&] { return engine::RankRuntime::create(std::move(world), options.rank); });
   if (!runtime.ok()) {
-    if (root) spdlog::error("{}", runtime.error().to_string());
+    if (root) log::error("{}", runtime.error().to_string());
     return 2;
   }
   if (options.batch.tokenizer_directory.empty()) {

@@ -67,8 +67,8 @@ Result<std::unique_ptr<comm::Transport>> kv_transport(const WorkerOptions& optio
   if (options.kv_transport == KvTransport::kTcp) {
     const auto limits = comm::TcpLimits().within(descriptors);
     if (limits.max_clients < comm::TcpLimits().max_clients) {
-      spdlog::warn("the limit of {} open files is low: {} connections of decode nodes are taken",
-                   descriptors, limits.max_clients);
+      log::warn("the limit of {} open files is low: {} connections of decode nodes are taken",
+                descriptors, limits.max_clients);
     }
     return std::unique_ptr<comm::Transport>(std::make_unique<comm::TcpTransport>(comm::TcpOptions{
         .server_threads = kv_server_threads(), .limits = limits, .server_tls = options.kv_tls}));
@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
     comm::MpiSession session(argc, argv);
     const auto served = worker::serve(session, record, options);
     if (served.ok()) return 0;
-    spdlog::error("{}", served.error().to_string());
+    log::error("{}", served.error().to_string());
     return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "millrace-worker: %s\n", e.what());

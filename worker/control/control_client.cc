@@ -140,10 +140,9 @@ awaitable<void> ControlClient::Connection::keep_connected() {
     ++session_;
     drop("");
     if (stopping_ || refused_) break;
-    spdlog::warn("coordinator {}: {}; retrying in {:.1f} s",
-                 (HostPort{options_.host, options_.port}).to_string(),
-                 dropped_because_.empty() ? opened.error().message : dropped_because_,
-                 seconds(pause));
+    log::warn("coordinator {}: {}; retrying in {:.1f} s",
+              (HostPort{options_.host, options_.port}).to_string(),
+              dropped_because_.empty() ? opened.error().message : dropped_because_, seconds(pause));
     retry_.expires_after(pause);
     co_await retry_.async_wait(kAwait);
     pause = std::min(2 * pause, options_.last_retry);

@@ -47,8 +47,8 @@ void PrefixLedger::keep(const protocol::CachedPrefixes& added) {
   const bool is_taken = is_behind_ || writer_->is_long() ? writer_->replace(all())
                                                          : writer_->append(std::move(record));
   if (!is_taken && !is_behind_) {
-    spdlog::warn("{} records of kept prefixes wait for the disk: those that come are left out",
-                 LedgerWriter::kMostWaiting);
+    log::warn("{} records of kept prefixes wait for the disk: those that come are left out",
+              LedgerWriter::kMostWaiting);
   }
   is_behind_ = !is_taken;
 }
@@ -60,8 +60,8 @@ LedgerRecord PrefixLedger::all() const {
 }
 
 void PrefixLedger::give_up(const Error& failure) {
-  spdlog::warn("which prefixes are kept is not told at the next start, only found: {}",
-               failure.to_string());
+  log::warn("which prefixes are kept is not told at the next start, only found: {}",
+            failure.to_string());
   writer_.reset();
 }
 

@@ -69,8 +69,8 @@ void RequestInbox::take_message(protocol::Envelope message, TimePoint received_a
       draining_ = true;
       break;
     default:
-      spdlog::warn("the coordinator sent message {}, which groups do not receive",
-                   static_cast<int>(message.body_case()));
+      log::warn("the coordinator sent message {}, which groups do not receive",
+                static_cast<int>(message.body_case()));
   }
 }
 

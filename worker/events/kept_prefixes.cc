@@ -28,8 +28,7 @@ Journal read_journal(const std::string& path) {
   auto pages = file.ok() ? file->read([](const PageContentKey&) { return true; })
                          : Result<std::vector<StoredPage>>(file.error());
   if (!pages.ok()) {
-    spdlog::warn("which pages are kept is not published, only found: {}",
-                 pages.error().to_string());
+    log::warn("which pages are kept is not published, only found: {}", pages.error().to_string());
     return journal;
   }
   return {.file = *std::move(file), .pages = *std::move(pages)};
@@ -95,7 +94,7 @@ void publish(Journal journal, const std::vector<uint8_t>& held, size_t num_tp_ra
     pages.push_back(std::move(page));
     owners.push_back(std::move(of_page));
   }
-  spdlog::info("{} kept blocks are published, of {} that were noted", pages.size(), num_pages);
+  log::info("{} kept blocks are published, of {} that were noted", pages.size(), num_pages);
   events.start_with(std::move(pages), owners, *std::move(journal.file));
 }
 

@@ -42,14 +42,13 @@ void PageJournal::add(std::vector<StoredPage> pages, const std::function<Held()>
 bool PageJournal::write(BackgroundWrites::Write task) {
   if (!writes_) return false;
   if (const auto failure = writes_->take_failure()) {
-    spdlog::warn("which pages are kept is not published at the next start: {}",
-                 failure->to_string());
+    log::warn("which pages are kept is not published at the next start: {}", failure->to_string());
     writes_.reset();
     return false;
   }
   const bool is_taken = writes_->add(std::move(task));
   if (!is_taken && !is_behind_) {
-    spdlog::warn("the disk of kept pages is slow: the next start does not publish all of them");
+    log::warn("the disk of kept pages is slow: the next start does not publish all of them");
   }
   is_behind_ = !is_taken;
   return is_taken;

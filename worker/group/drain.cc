@@ -9,7 +9,7 @@ void Drain::announce() {
   if (announced_) return;
   announced_ = true;
   reporter_.draining();
-  spdlog::info("draining: {} leases", board_.lease_counts().active);
+  log::info("draining: {} leases", board_.lease_counts().active);
 }
 
 bool Drain::done() {

@@ -96,8 +96,8 @@ Result<void> GroupRank::connect_peers(Deadline deadline) {
   }
   if (agreed.error().code != Errc::kUnsupported) return agreed;
   if (grid.is_root()) {
-    spdlog::info("prompts side by side begin with what their own ranks have cached: {}",
-                 agreed.error().message);
+    log::info("prompts side by side begin with what their own ranks have cached: {}",
+              agreed.error().message);
   }
   return {};
 }
@@ -137,7 +137,7 @@ Result<void> GroupRank::start_events(Deadline deadline) {
 
 void GroupRank::log_start() const {
   const auto shape = runtime_->grid().shape();
-  spdlog::info(
+  log::info(
       "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
       "crossover {}{}",
       options_.group.epoch, shape.tp * shape.cp, shape.tp, shape.cp, runtime_->device().info().name,
@@ -201,8 +201,8 @@ void GroupRank::keep_prefixes() {
                        num_left, format_bytes(num_left * store_->geometry().page_bytes()),
                        std::chrono::duration<double>(options_.group.keep_timeout).count());
   };
-  spdlog::info("{} of cached prefixes are kept for the next start{}",
-               format_bytes(stats.kept_bytes), num_left > 0 ? left() : "");
+  log::info("{} of cached prefixes are kept for the next start{}", format_bytes(stats.kept_bytes),
+            num_left > 0 ? left() : "");
 }
 
 Result<void> GroupRank::serve(const std::atomic<bool>& stop) {
@@ -210,7 +210,7 @@ Result<void> GroupRank::serve(const std::atomic<bool>& stop) {
   if (ran.ok()) keep_prefixes();
   const bool broken = !ran.ok() && ran.error().code == Errc::kPeerLost;
   if (broken) {
-    spdlog::error("{}", ran.error().to_string());
+    log::error("{}", ran.error().to_string());
     link_.reset();  // sends what is still unsent
   }
   if (surroundings_.watch == nullptr) return ran;

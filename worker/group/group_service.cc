@@ -71,7 +71,7 @@ void GroupService::tell_of_kept_prefixes() {
   if (!r_.store.keeps_prefixes() || options_.ledger_path.empty()) return;
   auto file = LedgerFile::open(options_.ledger_path);
   if (!file.ok()) {
-    spdlog::warn("which prefixes are kept is not told, only found: {}", file.error().to_string());
+    log::warn("which prefixes are kept is not told, only found: {}", file.error().to_string());
     return;
   }
   reporter_.cache_changed(ledger_.keep_in(

@@ -104,7 +104,7 @@ void CoordinatorReporter::send(const protocol::Envelope& envelope) {
   if (link_ == nullptr) return;
   const auto sent = link_->send(envelope);
   // A coordinator that is gone has already answered its client; a new one asks anew.
-  if (!sent.ok()) spdlog::warn("to the coordinator: {}", sent.error().to_string());
+  if (!sent.ok()) log::warn("to the coordinator: {}", sent.error().to_string());
 }
 
 }  // namespace millrace::worker

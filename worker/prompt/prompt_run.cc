@@ -102,8 +102,8 @@ Result<void> PromptRun::compute_again_if_damaged() {
   if (!computed.ok() && may_start_again(computed.error())) {
     // Only once: a check of all pages finds the damaged one, forgets it and ends the prefix before
     // it. All ranks have had the same error.
-    spdlog::warn("request {}: {}; computing it again from there", prompt_.request_id(),
-                 computed.error().message);
+    log::warn("request {}: {}; computing it again from there", prompt_.request_id(),
+              computed.error().message);
     pages_.reset();
     cached_ = {};
     progress_.restart();
@@ -253,7 +253,7 @@ void PromptRun::remember() {
       plan::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density));
   if (r_.events != nullptr) tell_of_pages(remembered.ok());
   if (!remembered.ok()) {
-    spdlog::debug("{}", remembered.error().to_string());
+    log::debug("{}", remembered.error().to_string());
     return;
   }
   if (r_.ledger == nullptr) return;
@@ -429,14 +429,13 @@ void PromptRun::log_end(const Result<void>& outcome) const {
   if (outcome.ok()) {
     const int64_t cached = finished_.cached_tokens;
     const int64_t uneconomic = finished_.uneconomic_tokens;
-    spdlog::info(
-        "{}{}{}done in {:.2f} s, density {:.3f}", head,
-        cached > 0 ? fmt::format("{} of them cached, ", cached) : "",
-        uneconomic > 0 ? fmt::format("{} cached too but faster computed, ", uneconomic) : "",
-        elapsed_s, finished_.prefill.density);
+    log::info("{}{}{}done in {:.2f} s, density {:.3f}", head,
+              cached > 0 ? fmt::format("{} of them cached, ", cached) : "",
+              uneconomic > 0 ? fmt::format("{} cached too but faster computed, ", uneconomic) : "",
+              elapsed_s, finished_.prefill.density);
   } else {
-    spdlog::info("{}{} after {:.2f} s: {}{}", head, errc_name(outcome.error().code), elapsed_s,
-                 outcome.error().message, needs_all_ranks_ ? "; on all ranks instead" : "");
+    log::info("{}{} after {:.2f} s: {}{}", head, errc_name(outcome.error().code), elapsed_s,
+              outcome.error().message, needs_all_ranks_ ? "; on all ranks instead" : "");
   }
 }
 

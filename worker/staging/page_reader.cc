@@ -116,7 +116,7 @@ bool PageReader::reached(Pages pages, const kernels::CopyLane& lane) {
       std::ranges::find_if(pages, [&](const auto& page) { return !reaches(lane, page); });
   if (away == pages.end()) return true;
   if (away->tier == Tier::kHost && !told_.exchange(true)) {
-    spdlog::info(
+    log::info(
         "request '{}': cached pages take the slower way, the host pool is not page-locked, or not "
         "yet",
         layer_.pins->request_id());

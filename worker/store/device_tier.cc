@@ -41,7 +41,7 @@ Result<void> DeviceTier::allocate(kernels::Device& device, bool shares) {
       return {};
     }
     if (shared.error().code != Errc::kUnsupported) return shared.error();
-    spdlog::warn(
+    log::warn(
         "decode processes of this host pull pages of the device pool by way of host memory: {}",
         shared.error().message);
   }

@@ -76,7 +76,7 @@ void KvServer::start_places() {
   if (started.ok()) {
     places_ = std::move(*started);
   } else {
-    spdlog::warn("decode nodes on this host pull over the transport: {}", started.error().message);
+    log::warn("decode nodes on this host pull over the transport: {}", started.error().message);
   }
 }
 

@@ -100,7 +100,7 @@ bool PoolLocker::lock(std::span<const std::byte> piece) {
   auto locked = device_.lock_host(piece);
   if (!locked.ok()) {
     refused_ = true;
-    spdlog::warn("cached prefixes come to the GPU at half the speed: {}", locked.error().message);
+    log::warn("cached prefixes come to the GPU at half the speed: {}", locked.error().message);
     return false;
   }
   locks_.push_back(std::move(*locked));

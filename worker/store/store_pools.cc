@@ -89,7 +89,7 @@ int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_
   const int64_t share = room.disk_bytes / room.num_ranks_on_disk;
   const int64_t most = kept_already + std::max<int64_t>(0, share - options.disk_bytes);
   if (options.kept_bytes <= most) return options.kept_bytes;
-  spdlog::warn(
+  log::warn(
       "--prefix-disk {} for each of {} ranks: only {} is free in {} beside the disk pools, and {} "
       "are used",
       format_bytes(options.kept_bytes), room.num_ranks_on_disk, format_bytes(room.disk_bytes),

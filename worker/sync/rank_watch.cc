@@ -194,7 +194,7 @@ void RankWatch::warn_of_silence() {
   const std::lock_guard lock(mutex_);
   for (auto& peer : peers_) {
     const bool silent = peer.here && now - peer.heard_at >= kSilence;
-    if (silent && !peer.warned) spdlog::warn("rank {} is silent", peer.rank);
+    if (silent && !peer.warned) log::warn("rank {} is silent", peer.rank);
     peer.warned = silent;
   }
 }

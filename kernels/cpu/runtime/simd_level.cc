@@ -28,8 +28,7 @@ std::optional<SimdLevel> wanted_level() {
   if (name == nullptr || *name == '\0') return std::nullopt;
   const auto wanted = level_of_name(name);
   if (!wanted) {
-    spdlog::warn("MILLRACE_SIMD={} is not one of baseline, avx2, avx512, avx512_bf16; ignored",
-                 name);
+    log::warn("MILLRACE_SIMD={} is not one of baseline, avx2, avx512, avx512_bf16; ignored", name);
   }
   return wanted;
 }

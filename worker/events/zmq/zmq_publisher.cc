@@ -180,7 +180,7 @@ void ZmqPublisher::read_subscriptions() {
 void ZmqPublisher::serve_replays() {
   for (auto parts = replays_->receive(); !parts.empty(); parts = replays_->receive()) {
     if (parts.size() != 3 || parts[2].size() != sizeof(uint64_t)) {
-      spdlog::debug("KV events: a request for a replay that is none");
+      log::debug("KV events: a request for a replay that is none");
       continue;
     }
     std::vector<EventBatch> batches;
