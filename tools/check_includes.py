@@ -167,6 +167,7 @@ VENDOR_HOMES = {
     r"openssl/": ("common/content", "common/net", "coordinator/access"),
     r"prometheus/": ("common/metrics",),
     r"dnnl|oneapi/dnnl": ("kernels/cpu",),
+    r"toml\+\+/": ("common/cli",),
     r"CLI/": ("common/cli", "calibrate", "coordinator/server", "client", "decode", "engine/runtime", "worker/cli"),
     r"(cuda|cublas)": ("kernels/cuda", "comm/nccl"),
     r"nccl": ("comm/nccl",),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the part of TOML 1.0 that options need: tables, and keys with strings, numbers, true and
-// false, or arrays of these. Dates, inline tables, dotted keys, arrays of tables and strings of
-// several lines are refused by name. Not for threads to share; keeps nothing.
+// Reads options from TOML: tables of keys with strings, numbers, true and false, or arrays of these.
+// What no option takes is refused by name: dates, tables in arrays, arrays in arrays. Not for threads
+// to share; keeps nothing.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace millrace::cli {
 
 struct TomlEntry {
-  std::string table;  // "" before the first one
+  std::string table;  // "" before the first one; with dots where tables are nested
   std::string key;
   // As text: strings without quotes and escapes, numbers in decimal.
   std::vector<std::string> values;

