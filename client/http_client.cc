@@ -8,12 +8,11 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <boost/beast/http/write.hpp>
 #include <optional>
 
 #include "common/net/net_stream.h"
+#include "common/net/write_message.h"
 #include "coordinator/net/awaitable.h"
 #include "coordinator/text/http_text.h"
 
@@ -27,6 +26,7 @@ using namespace coordinator;  // the coroutine vocabulary
 
 // Far above any manifest.
 constexpr size_t kMaxAnswerBytes = 256 << 20;
+constexpr size_t kReadBytes = 64 << 10;
 
 class Exchange {
  public:
@@ -72,7 +72,8 @@ class Exchange {
     request.prepare_payload();
     stream_.expires_after(silence_);
     // A refusal may come before the whole body is sent: read the answer even if the write failed.
-    co_await http::async_write(stream_, request, kAwait);
+    http::request_serializer<http::string_body> serializer(request);
+    co_await write_message(stream_, serializer);
     co_return co_await read();
   }
 
@@ -81,12 +82,40 @@ class Exchange {
     return fmt::format("no data within {:.1f} s", seconds(silence_));
   }
 
+  awaitable<error_code> read_header(http::response_parser<http::buffer_body>& parser) {
+    error_code ec;
+    while (!ec && !parser.is_header_done()) ec = co_await read_more(parser);
+    co_return ec;
+  }
+
+  // Parses what has been received, after waiting for more where that does not suffice.
+  awaitable<error_code> read_more(http::response_parser<http::buffer_body>& parser) {
+    error_code ec = http::error::need_more;
+    if (buffer_.size() > 0) ec = parse(parser);
+    while (ec == http::error::need_more) {
+      stream_.expires_after(silence_);
+      const auto [read_ec, bytes] = co_await stream_.read_some(buffer_.prepare(kReadBytes));
+      if (read_ec == asio::error::eof && parser.got_some()) {
+        parser.put_eof(ec);
+        co_return ec;
+      }
+      if (read_ec) co_return read_ec;
+      buffer_.commit(bytes);
+      ec = parse(parser);
+    }
+    co_return ec;
+  }
+
+  error_code parse(http::response_parser<http::buffer_body>& parser) {
+    error_code ec;
+    buffer_.consume(parser.put(buffer_.data(), ec));
+    return ec;
+  }
+
   awaitable<Result<HttpAnswer>> read() {
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
-    stream_.expires_after(silence_);
-    auto [header_ec, header_bytes] =
-        co_await http::async_read_header(stream_, buffer_, parser, kAwait);
+    const error_code header_ec = co_await read_header(parser);
     if (header_ec) co_return error(Errc::kPeerLost, "no answer: {}", text(header_ec));
     HttpAnswer answer{static_cast<int>(parser.get().result_int()), {}};
     const auto type = parser.get()[http::field::content_type];
@@ -95,9 +124,8 @@ class Exchange {
     while (!parser.is_done()) {
       parser.get().body().data = piece.data();
       parser.get().body().size = piece.size();
-      stream_.expires_after(silence_);
-      // Read some bytes rather than fill the buffer, so that each event is shown when it comes.
-      auto [ec, bytes] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
+      // Some bytes rather than a full buffer, so that each event is shown when it comes.
+      const error_code ec = co_await read_more(parser);
       if (ec && ec != http::error::need_buffer) {
         co_return error(Errc::kPeerLost, "the answer is incomplete: {}", text(ec));
       }

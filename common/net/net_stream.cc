@@ -6,8 +6,10 @@
 #include <openssl/x509.h>
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 
 namespace millrace {
 
@@ -36,6 +38,38 @@ asio::awaitable<error_code> NetStream::connect_tls(const std::string& host) {
   if (is_no_address) SSL_set_tlsext_host_name(tls_->native_handle(), host.c_str());
   tls_->set_verify_callback(asio::ssl::host_name_verification(host));
   const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::client, kAwait);
+  co_return ec;
+}
+
+asio::awaitable<NetStream::Received> NetStream::read_some(asio::mutable_buffer into) {
+  if (tls_) {
+    const auto [ec, bytes] = co_await tls_->async_read_some(into, kAwait);
+    co_return Received{ec, bytes};
+  }
+  const auto [ec, bytes] = co_await tcp_.async_read_some(into, kAwait);
+  co_return Received{ec, bytes};
+}
+
+asio::awaitable<error_code> NetStream::read(asio::mutable_buffer into) {
+  if (tls_) {
+    const auto [ec, bytes] = co_await asio::async_read(*tls_, into, kAwait);
+    co_return ec;
+  }
+  const auto [ec, bytes] = co_await asio::async_read(tcp_, into, kAwait);
+  co_return ec;
+}
+
+asio::awaitable<error_code> NetStream::write(asio::const_buffer bytes) {
+  std::vector<asio::const_buffer> pieces(1, bytes);
+  co_return co_await write(std::move(pieces));
+}
+
+asio::awaitable<error_code> NetStream::write(std::vector<asio::const_buffer> pieces) {
+  if (tls_) {
+    const auto [ec, bytes] = co_await asio::async_write(*tls_, pieces, kAwait);
+    co_return ec;
+  }
+  const auto [ec, bytes] = co_await asio::async_write(tcp_, pieces, kAwait);
   co_return ec;
 }
 

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A TCP connection, encrypted or not; its users do not see which. Times out like beast::tcp_stream:
 // every operation, including the handshake, ends by the time that was set last. One thread; one
-// reader and one writer at a time. Models Asio's AsyncReadStream and AsyncWriteStream.
+// reader and one writer at a time. Reads and writes are coroutines that net_stream.cc alone compiles:
+// Asio's own are made anew for each kind of buffer and stream, half a minute of compiling in all.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/net/tls_context.h"
 
@@ -48,31 +51,18 @@ class NetStream {
   void expires_at(std::chrono::steady_clock::time_point when) { tcp_.expires_at(when); }
   void expires_never() { tcp_.expires_never(); }
 
-  template <typename Buffers, typename Token>
-  auto async_read_some(const Buffers& buffers, Token&& token) {
-    return boost::asio::async_initiate<Token, void(boost::system::error_code, size_t)>(
-        [this](auto handler, const Buffers& where) {
-          if (tls_) {
-            tls_->async_read_some(where, std::move(handler));
-          } else {
-            tcp_.async_read_some(where, std::move(handler));
-          }
-        },
-        token, buffers);
-  }
-
-  template <typename Buffers, typename Token>
-  auto async_write_some(const Buffers& buffers, Token&& token) {
-    return boost::asio::async_initiate<Token, void(boost::system::error_code, size_t)>(
-        [this](auto handler, const Buffers& what) {
-          if (tls_) {
-            tls_->async_write_some(what, std::move(handler));
-          } else {
-            tcp_.async_write_some(what, std::move(handler));
-          }
-        },
-        token, buffers);
-  }
+  struct Received {
+    boost::system::error_code error;
+    size_t bytes = 0;
+  };
+  // As many bytes as are there, at least one without an error.
+  boost::asio::awaitable<Received> read_some(boost::asio::mutable_buffer into);
+  // Fills the buffer.
+  boost::asio::awaitable<boost::system::error_code> read(boost::asio::mutable_buffer into);
+  // Writes all of it.
+  boost::asio::awaitable<boost::system::error_code> write(boost::asio::const_buffer bytes);
+  boost::asio::awaitable<boost::system::error_code> write(
+      std::vector<boost::asio::const_buffer> pieces);
 
  private:
   boost::beast::tcp_stream tcp_;

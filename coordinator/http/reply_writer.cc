@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/http/reply_writer.h"
 
-#include <boost/asio/write.hpp>
 #include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/serializer.hpp>
-#include <boost/beast/http/write.hpp>
 
+#include "common/net/write_message.h"
 #include "protocol/sse_parser.h"
 
 namespace millrace::coordinator {
@@ -43,7 +42,8 @@ awaitable<bool> ReplyWriter::send(HttpReply reply) {
   const bool keep_alive = keeps_alive();
   auto response = to_response(std::move(reply), request_, keep_alive);
   stream_.expires_after(shared_.options.http.progress);
-  const auto [ec, bytes] = co_await http::async_write(stream_, response, kAwait);
+  http::response_serializer<http::string_body> serializer(response);
+  const error_code ec = co_await write_message(stream_, serializer);
   share_.give_back();
   co_return !ec && response.keep_alive();
 }
@@ -64,7 +64,8 @@ awaitable<bool> ReplyWriter::begin_events() {
   head.chunked(true);
   http::response_serializer<http::empty_body> serializer(head);
   stream_.expires_after(shared_.options.http.progress);
-  const auto [ec, bytes] = co_await http::async_write_header(stream_, serializer, kAwait);
+  serializer.split(true);  // the header alone
+  const error_code ec = co_await write_message(stream_, serializer);
   co_return !ec;
 }
 
@@ -73,15 +74,16 @@ awaitable<bool> ReplyWriter::send_events(std::string text) {
     text = protocol::to_text({"error", no_room->to_json(request_.id)});
   }
   stream_.expires_after(shared_.options.http.progress);
-  const auto [ec, bytes] =
-      co_await asio::async_write(stream_, http::make_chunk(asio::buffer(text)), kAwait);
+  const auto chunk = http::make_chunk(asio::buffer(text));
+  const error_code ec = co_await stream_.write(pieces_of(chunk));
   share_.give_back();
   co_return !ec;
 }
 
 awaitable<bool> ReplyWriter::end_events() {
   stream_.expires_after(shared_.options.http.progress);
-  const auto [ec, bytes] = co_await asio::async_write(stream_, http::make_chunk_last(), kAwait);
+  const auto chunk = http::make_chunk_last();
+  const error_code ec = co_await stream_.write(pieces_of(chunk));
   co_return !ec && request_.keep_alive;
 }
 
@@ -89,7 +91,7 @@ awaitable<bool> ReplyWriter::client_listens() {
   static constexpr std::string_view kStillHere = "HTTP/1.1 100 Continue\r\n\r\n";
   if (request_.version < 11) co_return true;
   stream_.expires_after(shared_.options.http.progress);
-  const auto [ec, bytes] = co_await asio::async_write(stream_, asio::buffer(kStillHere), kAwait);
+  const error_code ec = co_await stream_.write(asio::buffer(kStillHere));
   co_return !ec;
 }
 

@@ -2,7 +2,6 @@
 #include "coordinator/http/request_intake.h"
 
 #include <algorithm>
-#include <boost/asio/write.hpp>
 
 #include "common/quoted.h"
 #include "coordinator/http/body_pace.h"
@@ -99,8 +98,8 @@ awaitable<RequestIntake::Step> RequestIntake::read_body() {
 
 awaitable<RequestIntake::Step> RequestIntake::read_more() {
   if (reader_.starved()) {
-    const auto [ec, bytes] = co_await stream_.async_read_some(
-        buffer_.bytes().prepare(std::min(buffer_.room(), kReadBytes)), kAwait);
+    const auto [ec, bytes] =
+        co_await stream_.read_some(buffer_.bytes().prepare(std::min(buffer_.room(), kReadBytes)));
     if (ec == beast::error::timeout && reader_.has_header()) {
       log_refused(name(), error(Errc::kDeadlineExceeded, "the body came too slowly: {} bytes",
                                 reader_.body_bytes()));
@@ -115,7 +114,7 @@ awaitable<RequestIntake::Step> RequestIntake::read_more() {
 awaitable<void> RequestIntake::send_continue() {
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   stream_.expires_after(limits_.progress);
-  co_await asio::async_write(stream_, asio::buffer(kContinue), kAwait);
+  co_await stream_.write(asio::buffer(kContinue));
 }
 
 RequestIntake::Step RequestIntake::refuse(ApiError why) {

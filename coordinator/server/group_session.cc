@@ -5,8 +5,6 @@
 #include <poll.h>
 
 #include <array>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
 
 #include "common/errc_wire.h"
 #include "common/log.h"
@@ -104,8 +102,7 @@ awaitable<Result<void>> GroupSession::serve() {
 
 awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
   std::array<std::byte, protocol::kFrameHeaderBytes> header{};
-  const auto [header_ec, header_bytes] =
-      co_await asio::async_read(stream_, asio::buffer(header), kAwait);
+  const error_code header_ec = co_await stream_.read(asio::buffer(header));
   if (header_ec) co_return error(Errc::kPeerLost, "connection ended: {}", header_ec.message());
   const Result<int64_t> length = protocol::decode_frame_length(header);
   if (!length.ok()) co_return length.error();
@@ -114,7 +111,7 @@ awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
                     max_bytes);
   }
   std::vector<std::byte> body(static_cast<size_t>(*length));
-  const auto [body_ec, body_bytes] = co_await asio::async_read(stream_, asio::buffer(body), kAwait);
+  const error_code body_ec = co_await stream_.read(asio::buffer(body));
   if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
   if (*length <= kSmallMessageBytes) co_return protocol::decode_frame_body(body);
   // Optional, because asio needs a value to return if the work throws.
@@ -175,7 +172,7 @@ void GroupSession::send(const protocol::Envelope& envelope) {
 awaitable<void> GroupSession::write_outbox([[maybe_unused]] std::shared_ptr<GroupSession> self) {
   while (!outbox_.empty() && stream_.socket().is_open()) {
     const std::string& frame = outbox_.front();
-    const auto [ec, bytes] = co_await asio::async_write(stream_, asio::buffer(frame), kAwait);
+    const error_code ec = co_await stream_.write(asio::buffer(frame));
     if (ec) break;
     outbox_bytes_ -= static_cast<int64_t>(frame.size());
     outbox_.pop_front();

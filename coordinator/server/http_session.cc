@@ -151,8 +151,7 @@ awaitable<void> HttpSession::linger() {
   stream_.expires_after(std::chrono::seconds(2));
   std::array<char, 16384> rest;
   while (!ec) {
-    const auto [read_ec, bytes] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
-    ec = read_ec;
+    ec = (co_await stream_.read_some(asio::buffer(rest))).error;
   }
 }
 

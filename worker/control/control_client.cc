@@ -11,10 +11,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <thread>
 
 #include "common/errc_wire.h"
@@ -169,7 +167,7 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   *hello.mutable_register_() = options_.description;
   Result<std::string> frame = protocol::encode_frame(hello);
   if (!frame.ok()) co_return frame.error();
-  auto [write_ec, written] = co_await asio::async_write(*stream, asio::buffer(*frame), kAwait);
+  const error_code write_ec = co_await stream->write(asio::buffer(*frame));
   if (write_ec) co_return error(Errc::kPeerLost, "registering: {}", write_ec.message());
   const Result<protocol::Envelope> answer = co_await read();
   if (!answer.ok()) co_return answer.error();
@@ -217,12 +215,12 @@ awaitable<Result<void>> ControlClient::Connection::tell_leases() {
     *envelope.mutable_lease_held() = std::move(held);
     const Result<std::string> frame = protocol::encode_frame(envelope);
     if (!frame.ok()) co_return frame.error();
-    const auto [ec, written] = co_await asio::async_write(*stream, asio::buffer(*frame), kAwait);
+    const error_code ec = co_await stream->write(asio::buffer(*frame));
     if (ec) co_return error(Errc::kPeerLost, "reporting leases: {}", ec.message());
   }
   if (!takes_prefixes_) co_return Result<void>();
   const std::string prefixes = cached_prefixes();
-  const auto [ec, written] = co_await asio::async_write(*stream, asio::buffer(prefixes), kAwait);
+  const error_code ec = co_await stream->write(asio::buffer(prefixes));
   if (ec) co_return error(Errc::kPeerLost, "reporting cached prefixes: {}", ec.message());
   co_return Result<void>();
 }
@@ -240,12 +238,12 @@ std::string ControlClient::Connection::cached_prefixes() const {
 awaitable<Result<protocol::Envelope>> ControlClient::Connection::read() {
   const auto stream = stream_;
   std::array<std::byte, protocol::kFrameHeaderBytes> header{};
-  auto [header_ec, header_bytes] = co_await asio::async_read(*stream, asio::buffer(header), kAwait);
+  const error_code header_ec = co_await stream->read(asio::buffer(header));
   if (header_ec) co_return error(Errc::kPeerLost, "connection ended: {}", header_ec.message());
   const Result<int64_t> length = protocol::decode_frame_length(header);
   if (!length.ok()) co_return length.error();
   std::vector<std::byte> body(static_cast<size_t>(*length));
-  auto [body_ec, body_bytes] = co_await asio::async_read(*stream, asio::buffer(body), kAwait);
+  const error_code body_ec = co_await stream->read(asio::buffer(body));
   if (body_ec) co_return error(Errc::kPeerLost, "connection ended: {}", body_ec.message());
   co_return protocol::decode_frame_body(body);
 }
@@ -307,7 +305,7 @@ awaitable<void> ControlClient::Connection::write_outbox() {
     unsent_bytes_ -= static_cast<int64_t>(frame.size());
     // The reader sees a failure too, and ends the session.
     const auto stream = stream_;
-    co_await asio::async_write(*stream, asio::buffer(frame), kAwait);
+    co_await stream->write(asio::buffer(frame));
   }
   writing_ = false;
 }
