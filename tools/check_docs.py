@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that what documents name exists: paths of the tree, options, metrics, variables, JSON fields, types, commits.
+"""Checks that what documents name exists: paths of the tree, options, metrics, variables, JSON fields, types,
+tests, commits.
 
 Reads all Markdown files but CHANGELOG.md and bench/results, which are about their own time. A name counts where it is
 written as code, a commit anywhere. Options and names of other people's programs are listed here. Whether a program has
@@ -57,6 +58,8 @@ OPTION_IN_PYTHON = re.compile(
     r"""(?:add_argument\((?:\s*["']-\w["'],)?\s*|sys\.argv[^\n]*)["'](--[a-z][a-z0-9-]*)""")
 OPTION_IN_SHELL = re.compile(r"(--[a-z][a-z0-9-]*)(?:=\*)?(?= *[|)])")
 METRIC_IN_CODE = re.compile(r'"(millrace_[a-z0-9_]+)')
+TEST_CASE = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
+TEST_NAME = re.compile(r"[A-Z]\w*[a-z]\w*\.[A-Z]\w*[a-z]\w*$")
 HISTOGRAM_SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
@@ -167,6 +170,12 @@ def words():
 
 
 @functools.cache
+def test_cases():
+    return {f"{suite}.{case}" for name, text in sources().items() if name.startswith("tests/") and name.endswith(".cc")
+            for suite, case in TEST_CASE.findall(text)}
+
+
+@functools.cache
 def fields():
     """Returns the names that JSON may have: those of openapi.yaml, words that programs have in quotes, foreign ones."""
     found = set(SCHEMA_KEY.findall(read("docs/openapi.yaml"))) | set(" ".join(FOREIGN_NAMES.values()).split())
@@ -227,6 +236,8 @@ def offences(code, document):
         yield code, "no such field or function"
     if TYPE.match(code) and code not in words():
         yield code, "no such type"
+    if TEST_NAME.match(code) and code not in test_cases():
+        yield code, "no such test"
     if PATH.match(code):
         for path in expand(code):
             reason = path_offence(path, document)
