@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformers generates from a cache that Millrace has prefilled.
 
-    pip install torch transformers ./connectors/vllm
+    pip install torch transformers ./sdk/python
     examples/answer_transformers.py HOST:PORT MODEL DIR PROMPT     DIR: the model; PROMPT: a JSON list of token ids"""
 import json
 import sys

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM generates from a cache that Millrace has prefilled: the prompt's KV cache arrives in vLLM's blocks, and vLLM computes one of its tokens.
 
-    pip install vllm ./connectors/vllm
+    pip install vllm ./sdk/python
     examples/answer_vllm.py HOST:PORT DIR PROMPT     DIR: the model; PROMPT: a JSON list of token ids"""
 import json
 import sys

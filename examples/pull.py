@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefills a prompt and pulls its KV cache into NumPy arrays while later layers are computed.
 
-    pip install numpy ./connectors/vllm && examples/pull.py HOST:PORT MODEL PROMPT     PROMPT: a JSON list of token ids"""
+    pip install numpy ./sdk/python && examples/pull.py HOST:PORT MODEL PROMPT     PROMPT: a JSON list of token ids"""
 import json
 import sys
 

@@ -146,7 +146,7 @@ def metrics():
     for name, text in sources().items():
         if name.endswith((".cc", ".h")) and not name.startswith("tests/"):
             found.update(METRIC_IN_CODE.findall(text))
-        if name.startswith("connectors/") and name.endswith(".py"):  # counters, to whose names the library adds the suffix
+        if name.startswith("sdk/python/") and name.endswith(".py"):  # counters, to whose names the library adds the suffix
             found.update(f"{counter}_total" for counter in re.findall(r'"vllm:(millrace_\w+)"', text))
     # Libraries, packages and files have such names too.
     found.update(pathlib.PurePosixPath(name).name.split(".")[0] for name in entries() if "millrace_" in name)

@@ -17,7 +17,7 @@ NUMBER = r"\d+\.\d+\.\d+"
 
 # File or pattern of files, how the version stands there, and how often at least.
 PLACES = [
-    ("connectors/vllm/millrace_kv/_version.py", rf'^VERSION = "({NUMBER})"', 1),
+    ("sdk/python/millrace_kv/_version.py", rf'^VERSION = "({NUMBER})"', 1),
     ("docs/openapi.yaml", rf"^  version: ({NUMBER})$", 1),
     ("docs/openapi.yaml", rf'millrace_build_info\{{version="({NUMBER})"\}}', 1),
     ("docs/openapi.yaml", rf"\{{version: ({NUMBER})\}}", 1),
@@ -86,7 +86,7 @@ def c_interface_offences():
     major = number[0]
     for path, pattern, expected in (
         ("sdk/CMakeLists.txt", r"VERSION (\d+)\.(\d+) SOVERSION (\d+)", (*number, major)),
-        ("connectors/vllm/millrace_kv/_library.py", r"^VERSION_MAJOR, VERSION_MINOR = (\d+), (\d+)$", number),
+        ("sdk/python/millrace_kv/_library.py", r"^VERSION_MAJOR, VERSION_MINOR = (\d+), (\d+)$", number),
     ):
         text = read(path)
         match = re.search(pattern, text, re.M)

@@ -12,7 +12,7 @@ import unittest
 
 from service import BIN_DIR, PATIENCE_S, SOURCE_DIR, Service, ServiceTestCase, make_prompt, wait_until
 
-sys.path.insert(0, os.path.join(SOURCE_DIR, "connectors/vllm"))
+sys.path.insert(0, os.path.join(SOURCE_DIR, "sdk/python"))
 import millrace_kv  # noqa: E402
 
 PROMPT = make_prompt(512, seed=1)["prompt_token_ids"]

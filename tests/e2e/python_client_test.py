@@ -10,7 +10,7 @@ import unittest
 
 from service import SOURCE_DIR, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
 
-sys.path.insert(0, os.path.join(SOURCE_DIR, "connectors/vllm"))
+sys.path.insert(0, os.path.join(SOURCE_DIR, "sdk/python"))
 import millrace_kv  # noqa: E402
 from millrace_kv.coordinator import prompt_digest  # noqa: E402
 

@@ -20,7 +20,7 @@ import pypi  # noqa: E402
 from service import BIN_DIR, MODEL_DIR, PATIENCE_S, Service, ServiceTestCase, make_prompt  # noqa: E402
 
 EXAMPLES = os.path.join(ROOT, "examples")
-PACKAGE = os.path.join(ROOT, "connectors", "vllm")
+PACKAGE = os.path.join(ROOT, "sdk", "python")
 ENGINES_PYTHON = os.environ.get("EXAMPLES_PYTHON")
 
 
