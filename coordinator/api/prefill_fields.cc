@@ -28,34 +28,175 @@ constexpr std::array<CacheName, 4> kCacheNames = {{{"off", protocol::CACHE_OFF},
                                                    {"write", protocol::CACHE_WRITE},
                                                    {"both", protocol::CACHE_BOTH}}};
 
+Result<void> check_length(const PrefillFields::Setting& value, size_t limit) {
+  if (value.text.size() <= limit) return {};
+  return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", value.shown, value.text.size(),
+               limit);
+}
+
+Result<void> check_range(const PrefillFields::Setting& value, int64_t least, int64_t most) {
+  if (value.integer >= least && value.integer <= most) return {};
+  return error(Errc::kInvalidArgument, "'{}' is {}; must be {} to {}", value.shown, value.integer,
+               least, most);
+}
+
+using Setting = PrefillFields::Setting;
+using Kind = PrefillFields::Kind;
+
+Result<void> set_model(const Setting& value) {
+  MR_RETURN_IF_ERROR(check_length(value, kMaxModelChars));
+  value.body.model = value.text;
+  return {};
+}
+
+Result<void> set_request_id(const Setting& value) {
+  MR_RETURN_IF_ERROR(check_request_id(value.text));
+  value.body.request_id = value.text;
+  return {};
+}
+
+// An empty plan stands for the group's default.
+Result<void> set_head_plan(const Setting& value) {
+  MR_RETURN_IF_ERROR(check_length(value, kMaxHeadPlanChars));
+  if (!value.text.empty()) MR_RETURN_IF_ERROR(plan::check_plan_text(value.text));
+  value.body.options.set_head_plan(std::string(value.text));
+  return {};
+}
+
+Result<void> set_handover(const Setting& value) {
+  if (value.text != "at-end" && value.text != "streaming") {
+    return error(Errc::kInvalidArgument, "'handover' is '{:.40}'; must be at-end or streaming",
+                 value.text);
+  }
+  value.body.options.set_handover(value.text == "streaming" ? protocol::HANDOVER_STREAMING
+                                                            : protocol::HANDOVER_AT_END);
+  return {};
+}
+
+Result<void> set_cache(const Setting& value) {
+  const auto* known =
+      std::find_if(kCacheNames.begin(), kCacheNames.end(),
+                   [&value](const CacheName& one) { return one.name == value.text; });
+  if (known == kCacheNames.end()) {
+    return error(Errc::kInvalidArgument, "'{}' is '{:.40}'; must be off, read, write or both",
+                 value.shown, value.text);
+  }
+  value.body.options.set_cache(known->use);
+  return {};
+}
+
+// An empty salt would stand for none, with which everybody's pages are shared.
+Result<void> set_cache_salt(const Setting& value) {
+  const std::string_view salt = value.text;
+  if (salt.empty()) {
+    return error(Errc::kInvalidArgument, "'{}' is empty; leave it out to share with all",
+                 value.shown);
+  }
+  MR_RETURN_IF_ERROR(check_length(value, kMaxSaltChars));
+  const bool printable =
+      std::all_of(salt.begin(), salt.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!printable) {
+    return error(Errc::kInvalidArgument, "'{}' may have printable ASCII characters, and no blanks",
+                 value.shown);
+  }
+  value.body.options.set_cache_salt(std::string(salt));
+  return {};
+}
+
+Result<void> set_deadline(const Setting& value) {
+  MR_RETURN_IF_ERROR(check_range(value, 1, value.limits.max_duration_ms));
+  value.body.options.set_deadline_ms(static_cast<uint64_t>(value.integer));
+  return {};
+}
+
+Result<void> set_lease(const Setting& value) {
+  MR_RETURN_IF_ERROR(check_range(value, 1, value.limits.max_duration_ms));
+  value.body.options.set_lease_ms(static_cast<uint64_t>(value.integer));
+  return {};
+}
+
+Result<void> set_priority(const Setting& value) {
+  MR_RETURN_IF_ERROR(check_range(value, -kMaxPriority, kMaxPriority));
+  value.body.options.set_priority(static_cast<int32_t>(value.integer));
+  return {};
+}
+
+Result<void> set_kv_budget_tokens(const Setting& value) {
+  MR_RETURN_IF_ERROR(check_range(value, 1, value.limits.max_prompt_tokens));
+  value.body.kv_budget_tokens = value.integer;
+  return {};
+}
+
+Result<void> set_kv_budget(const Setting& value) {
+  if (!(value.number > 0 && value.number <= 1)) {
+    return error(Errc::kInvalidArgument, "'{}' is {:g}; must be above 0, at most 1", value.shown,
+                 value.number);
+  }
+  value.body.options.set_kv_budget(value.number);
+  return {};
+}
+
+Result<void> set_min_recall(const Setting& value) {
+  if (!(value.number >= 0 && value.number <= 1)) {
+    return error(Errc::kInvalidArgument, "'{}' is {:g}; must be 0 to 1", value.shown, value.number);
+  }
+  value.body.options.set_min_recall(value.number);
+  return {};
+}
+
+Result<void> set_recall_by_head(const Setting& value) {
+  value.body.options.set_recall_by_head(value.truth);
+  return {};
+}
+
+Result<void> set_stream(const Setting& value) {
+  value.body.stream = value.truth;
+  return {};
+}
+
+Result<void> set_cache_impure(const Setting& value) {
+  value.body.options.set_cache_impure(value.truth);
+  return {};
+}
+
+Result<void> set_add_special_tokens(const Setting& value) {
+  value.body.add_special_tokens = value.truth;
+  return {};
+}
+
+constexpr auto kFields = std::to_array<PrefillFields::Field>({
+    {"model", Kind::kString, set_model},
+    {"request_id", Kind::kString, set_request_id},
+    {"prompt_token_ids", Kind::kTokens},
+    {"text", Kind::kText},
+    {"add_special_tokens", Kind::kBool, set_add_special_tokens},
+    {"head_plan", Kind::kString, set_head_plan},
+    {"min_recall", Kind::kNumber, set_min_recall},
+    {"recall_by_head", Kind::kBool, set_recall_by_head},
+    {"deadline_ms", Kind::kInt, set_deadline},
+    {"lease_ms", Kind::kInt, set_lease},
+    {"priority", Kind::kInt, set_priority},
+    {"stream", Kind::kBool, set_stream},
+    {"handover", Kind::kString, set_handover},
+    {"cache", Kind::kString, set_cache},
+    {"cache_salt", Kind::kString, set_cache_salt},
+    {"cache_impure", Kind::kBool, set_cache_impure},
+    {"kv_budget", Kind::kNumber, set_kv_budget},
+    {"kv_budget_tokens", Kind::kInt, set_kv_budget_tokens},
+});
+static_assert(kFields.size() <= 64);  // PrefillFields::seen_
+
 }  // namespace
 
 std::span<const PrefillFields::Field> PrefillFields::fields() {
-  static constexpr std::array<Field, 18> kFields = {{{"model", Kind::kString},
-                                                     {"request_id", Kind::kString},
-                                                     {"prompt_token_ids", Kind::kTokens},
-                                                     {"text", Kind::kText},
-                                                     {"add_special_tokens", Kind::kBool},
-                                                     {"head_plan", Kind::kString},
-                                                     {"min_recall", Kind::kNumber},
-                                                     {"recall_by_head", Kind::kBool},
-                                                     {"deadline_ms", Kind::kInt},
-                                                     {"lease_ms", Kind::kInt},
-                                                     {"priority", Kind::kInt},
-                                                     {"stream", Kind::kBool},
-                                                     {"handover", Kind::kString},
-                                                     {"cache", Kind::kString},
-                                                     {"cache_salt", Kind::kString},
-                                                     {"cache_impure", Kind::kBool},
-                                                     {"kv_budget", Kind::kNumber},
-                                                     {"kv_budget_tokens", Kind::kInt}}};
   return kFields;
 }
 
-const PrefillFields::Field* PrefillFields::find(std::string_view name) {
-  const auto found = std::find_if(fields().begin(), fields().end(),
+std::optional<size_t> PrefillFields::find(std::string_view name) {
+  const auto found = std::find_if(kFields.begin(), kFields.end(),
                                   [name](const Field& field) { return field.name == name; });
-  return found == fields().end() ? nullptr : &*found;
+  if (found == kFields.end()) return std::nullopt;
+  return static_cast<size_t>(found - kFields.begin());
 }
 
 PrefillFields::PrefillFields(const PrefillBodyLimits& limits, std::string_view prompt_name)
@@ -64,24 +205,20 @@ PrefillFields::PrefillFields(const PrefillBodyLimits& limits, std::string_view p
   body_.options.set_cache(protocol::CACHE_BOTH);
 }
 
-bool PrefillFields::was_given(std::string_view name) const {
-  return (seen_ >> (find(name) - fields().data()) & 1u) != 0;
-}
-
 Result<void> PrefillFields::begin(std::string_view name, std::string_view shown) {
   current_ = shown.substr(0, kMaxNameChars);
-  field_ = find(name);
-  if (field_ == nullptr) {
+  const auto found = find(name);
+  if (!found) {
     std::vector<std::string_view> names;
     for (const Field& one : fields()) names.push_back(one.name);
     return error(Errc::kInvalidArgument, "unknown field '{}'; known: {}", current_,
                  fmt::join(names, ", "));
   }
-  const uint32_t bit = 1u << (field_ - fields().data());
-  if ((seen_ & bit) != 0) {
+  field_ = *found;
+  if (seen_.test(field_)) {
     return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
   }
-  seen_ |= bit;
+  seen_.set(field_);
   return {};
 }
 
@@ -89,40 +226,43 @@ Error PrefillFields::wrong_type(std::string_view got) const {
   static constexpr std::array<std::string_view, 6> kWanted = {
       "a string", "an integer", "true or false", "an array of integers", "a number", "a string"};
   return error(Errc::kInvalidArgument, "'{}' must be {}, not {}", current_,
-               kWanted[static_cast<size_t>(field_->kind)], got);
+               kWanted[static_cast<size_t>(kind())], got);
 }
 
 Result<void> PrefillFields::set(const JsonScalar& value) {
-  const auto* text = std::get_if<std::string_view>(&value);
-  const auto* integer = std::get_if<int64_t>(&value);
-  const auto* fraction = std::get_if<double>(&value);
-  const auto* boolean = std::get_if<bool>(&value);
-  switch (field_->kind) {
+  Setting setting{.body = body_, .limits = limits_, .shown = current_};
+  const auto take = [&value](auto& into) {
+    const auto* given = std::get_if<std::decay_t<decltype(into)>>(&value);
+    if (given != nullptr) into = *given;
+    return given != nullptr;
+  };
+  bool fits = false;
+  switch (kind()) {
+    case Kind::kText:
+      if (take(setting.text)) return set_prompt_text(setting.text);
+      break;
     case Kind::kString:
-      if (text != nullptr) return set_string(*text);
+      fits = take(setting.text);
       break;
     case Kind::kInt:
-      if (integer != nullptr) return set_integer(*integer);
+      fits = take(setting.integer);
       break;
     case Kind::kNumber:
-      if (integer != nullptr) return set_number(static_cast<double>(*integer));
-      if (fraction != nullptr) return set_number(*fraction);
+      fits = take(setting.number) || take(setting.integer);
+      if (std::holds_alternative<int64_t>(value))
+        setting.number = static_cast<double>(setting.integer);
       break;
     case Kind::kBool:
-      if (boolean == nullptr) break;
-      set_bool(*boolean);
-      return {};
-    case Kind::kText:
-      if (text != nullptr) return set_prompt_text(*text);
+      fits = take(setting.truth);
       break;
     case Kind::kTokens:
       break;
   }
-  return wrong_type(kind_of(value));
+  return fits ? fields()[field_].set(setting) : wrong_type(kind_of(value));
 }
 
 Result<void> PrefillFields::set_prompt_text(std::string_view text) {
-  body_.prompt_name = field_->kind == Kind::kText ? "text" : body_.prompt_name;
+  body_.prompt_name = kind() == Kind::kText ? "text" : body_.prompt_name;
   if (std::ssize(text) > limits_.max_text_bytes) {
     return error(Errc::kTooLarge, "'{}' of {} bytes of text, limit {}", body_.prompt_name,
                  text.size(), limits_.max_text_bytes);
@@ -131,150 +271,18 @@ Result<void> PrefillFields::set_prompt_text(std::string_view text) {
   return {};
 }
 
-Result<void> PrefillFields::set_string(std::string_view value) {
-  if (field_->name == "request_id") {
-    MR_RETURN_IF_ERROR(check_request_id(value));
-    body_.request_id = value;
-    return {};
-  }
-  if (field_->name == "handover") return set_handover(value);
-  if (field_->name == "cache") return set_cache(value);
-  if (field_->name == "cache_salt") return set_cache_salt(value);
-  const bool is_model = field_->name == "model";
-  const size_t limit = is_model ? kMaxModelChars : kMaxHeadPlanChars;
-  if (value.size() > limit) {
-    return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(), limit);
-  }
-  // An empty plan stands for the group's default.
-  if (!is_model && !value.empty()) MR_RETURN_IF_ERROR(plan::check_plan_text(value));
-  if (is_model) {
-    body_.model = value;
-  } else {
-    body_.options.set_head_plan(std::string(value));
-  }
-  return {};
-}
-
-Result<void> PrefillFields::set_handover(std::string_view value) {
-  if (value != "at-end" && value != "streaming") {
-    return error(Errc::kInvalidArgument, "'handover' is '{:.40}'; must be at-end or streaming",
-                 value);
-  }
-  body_.options.set_handover(value == "streaming" ? protocol::HANDOVER_STREAMING
-                                                  : protocol::HANDOVER_AT_END);
-  return {};
-}
-
-Result<void> PrefillFields::set_cache(std::string_view value) {
-  const auto* known = std::find_if(kCacheNames.begin(), kCacheNames.end(),
-                                   [value](const CacheName& one) { return one.name == value; });
-  if (known == kCacheNames.end()) {
-    return error(Errc::kInvalidArgument, "'{}' is '{:.40}'; must be off, read, write or both",
-                 current_, value);
-  }
-  body_.options.set_cache(known->use);
-  return {};
-}
-
-Result<void> PrefillFields::set_cache_salt(std::string_view value) {
-  // It would stand for no salt at all, with which everybody's pages are shared.
-  if (value.empty()) {
-    return error(Errc::kInvalidArgument, "'{}' is empty; leave it out to share with all", current_);
-  }
-  if (value.size() > kMaxSaltChars) {
-    return error(Errc::kTooLarge, "'{}' of {} characters, limit {}", current_, value.size(),
-                 kMaxSaltChars);
-  }
-  const bool printable =
-      std::all_of(value.begin(), value.end(), [](char c) { return c > ' ' && c <= '~'; });
-  if (!printable) {
-    return error(Errc::kInvalidArgument, "'{}' may have printable ASCII characters, and no blanks",
-                 current_);
-  }
-  body_.options.set_cache_salt(std::string(value));
-  return {};
-}
-
-Result<void> PrefillFields::set_integer(int64_t value) {
-  if (field_->name == "kv_budget_tokens") return set_kv_budget_tokens(value);
-  if (field_->name == "priority") return set_priority(value);
-  if (value <= 0 || value > limits_.max_duration_ms) {
-    return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, value,
-                 limits_.max_duration_ms);
-  }
-  const auto ms = static_cast<uint64_t>(value);
-  if (field_->name == "deadline_ms") {
-    body_.options.set_deadline_ms(ms);
-  } else {
-    body_.options.set_lease_ms(ms);
-  }
-  return {};
-}
-
-Result<void> PrefillFields::set_priority(int64_t value) {
-  if (value < -kMaxPriority || value > kMaxPriority) {
-    return error(Errc::kInvalidArgument, "'{}' is {}; must be {} to {}", current_, value,
-                 -kMaxPriority, kMaxPriority);
-  }
-  body_.options.set_priority(static_cast<int32_t>(value));
-  return {};
-}
-
-Result<void> PrefillFields::set_number(double value) {
-  return field_->name == "kv_budget" ? set_kv_budget(value) : set_min_recall(value);
-}
-
-Result<void> PrefillFields::set_kv_budget(double value) {
-  if (!(value > 0 && value <= 1)) {
-    return error(Errc::kInvalidArgument, "'{}' is {:g}; must be above 0, at most 1", current_,
-                 value);
-  }
-  body_.options.set_kv_budget(value);
-  return {};
-}
-
-Result<void> PrefillFields::set_kv_budget_tokens(int64_t value) {
-  if (value <= 0 || value > limits_.max_prompt_tokens) {
-    return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, value,
-                 limits_.max_prompt_tokens);
-  }
-  body_.kv_budget_tokens = value;
-  return {};
-}
-
-Result<void> PrefillFields::set_min_recall(double value) {
-  if (!(value >= 0 && value <= 1)) {
-    return error(Errc::kInvalidArgument, "'{}' is {:g}; must be 0 to 1", current_, value);
-  }
-  body_.options.set_min_recall(value);
-  return {};
-}
-
-void PrefillFields::set_bool(bool value) {
-  if (field_->name == "stream") {
-    body_.stream = value;
-  } else if (field_->name == "cache_impure") {
-    body_.options.set_cache_impure(value);
-  } else if (field_->name == "add_special_tokens") {
-    body_.add_special_tokens = value;
-  } else {
-    body_.options.set_recall_by_head(value);
-  }
-}
-
 Result<void> PrefillFields::set_text(std::string_view value) {
-  const Kind kind = field_->kind;
-  if (kind == Kind::kString) return set(value);
-  if (kind == Kind::kBool && (value == "true" || value == "false")) return set(value == "true");
+  if (kind() == Kind::kString) return set(value);
+  if (kind() == Kind::kBool && (value == "true" || value == "false")) return set(value == "true");
   const char* end = value.data() + value.size();
-  if (kind == Kind::kNumber) {
+  if (kind() == Kind::kNumber) {
     double number = 0;
     const auto [stop, status] = std::from_chars(value.data(), end, number);
     if (status == std::errc() && stop == end) return set(number);
   }
   int64_t number = 0;
   const auto [stop, status] = std::from_chars(value.data(), end, number);
-  if (kind != Kind::kInt || status != std::errc() || stop != end) {
+  if (kind() != Kind::kInt || status != std::errc() || stop != end) {
     return wrong_type(fmt::format("'{}'", value.substr(0, 40)));
   }
   return set(number);

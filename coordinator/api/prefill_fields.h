@@ -3,6 +3,7 @@
 // common.
 #pragma once
 
+#include <bitset>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,9 +17,20 @@ namespace millrace::coordinator {
 class PrefillFields {
  public:
   enum class Kind { kString, kInt, kBool, kTokens, kNumber, kText };
+  // A value for a field, in the member that the field's kind names, and where it goes.
+  struct Setting {
+    PrefillBody& body;
+    const PrefillBodyLimits& limits;
+    std::string_view shown;  // the client's name for the field
+    std::string_view text;
+    int64_t integer = 0;
+    double number = 0;
+    bool truth = false;
+  };
   struct Field {
     std::string_view name;
     Kind kind;
+    Result<void> (*set)(const Setting& value) = nullptr;  // null: the prompt, set in pieces
   };
   static constexpr size_t kMaxNameChars = 128;  // of a name that an error quotes
   // The fields of the JSON form; the query takes all of them except the prompt.
@@ -38,11 +50,11 @@ class PrefillFields {
   // The functions below need a begin() that returned no error.
   Result<void> set(const JsonScalar& value);
   // Treats the field as if it had not been named.
-  void leave_out() { seen_ &= ~(1u << (field_ - fields().data())); }
+  void leave_out() { seen_.reset(field_); }
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
-  bool takes_tokens() const { return field_->kind == Kind::kTokens; }
-  bool takes_prompt() const { return takes_tokens() || field_->kind == Kind::kText; }
+  bool takes_tokens() const { return kind() == Kind::kTokens; }
+  bool takes_prompt() const { return takes_tokens() || kind() == Kind::kText; }
   // To be called before the first token, if their number is known.
   Result<void> expect_tokens(size_t count);
   Result<void> add(const JsonScalar& element);
@@ -60,27 +72,17 @@ class PrefillFields {
   ParsedPrefillBody finish();
 
  private:
-  static const Field* find(std::string_view name);  // null: there is none
-  bool was_given(std::string_view name) const;
-  Result<void> set_string(std::string_view value);
-  Result<void> set_handover(std::string_view value);
-  Result<void> set_cache(std::string_view value);
-  Result<void> set_cache_salt(std::string_view value);
-  Result<void> set_integer(int64_t value);
-  Result<void> set_kv_budget_tokens(int64_t value);
-  Result<void> set_priority(int64_t value);
-  Result<void> set_number(double value);
-  Result<void> set_min_recall(double value);
-  Result<void> set_kv_budget(double value);
-  void set_bool(bool value);
+  static std::optional<size_t> find(std::string_view name);  // in fields()
+  Kind kind() const { return fields()[field_].kind; }
+  bool was_given(std::string_view name) const { return seen_.test(*find(name)); }
   // Checks that a cache in part is allowed with the other fields.
   std::optional<Refusal> check_kv_budget();
 
   PrefillBodyLimits limits_;
   PrefillBody body_;
-  const Field* field_ = nullptr;
+  size_t field_ = 0;  // in fields()
   std::string current_;
-  uint32_t seen_ = 0;  // one bit per field
+  std::bitset<64> seen_;  // by place in fields()
 };
 
 }  // namespace millrace::coordinator
