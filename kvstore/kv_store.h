@@ -53,6 +53,7 @@
 #include "common/result.h"
 #include "common/system/prefault.h"
 #include "common/system/shared_memory.h"
+#include "kvstore/pages/cache_log.h"
 #include "kvstore/pages/page.h"
 #include "kvstore/tiers/slot_memory.h"
 
@@ -289,18 +290,25 @@ class KvStore {
   // already, the page that has it stays, unless nobody holds it and more of it is on disk. Returns
   // how many pages of the prompt are new. `cost`: what the prompt takes to compute per page of all
   // layers and heads, where 1 is the cost of a page with nothing before it. The worth of all its
-  // remembered pages follows from it (kvstore/rules/retention.h). kNotFound: the request is gone,
-  // or a page is not part of it. kInvalidArgument: it has dropped pages.
+  // remembered pages follows from it (kvstore/rules/retention.h). `prompt`: what the log is told,
+  // if anything. kNotFound: the request is gone, or a page is not part of it. kInvalidArgument: it
+  // has dropped pages.
   virtual Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
-                                   double cost) = 0;
-  Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages) {
-    return remember(request_id, pages, /*cost=*/1);
+                                   double cost, std::shared_ptr<const CachedPrompt> prompt) = 0;
+  Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
+                           double cost = 1) {
+    return remember(request_id, pages, cost, nullptr);
   }
+  // What has happened to the cached pages since a place in the log (kvstore/pages/cache_log.h): an
+  // end() of earlier news, or this one's end, where nothing has happened yet. Pages that could not
+  // be remembered count as gone.
+  virtual CacheNews read_cache_log(int64_t from) = 0;
+  virtual int64_t cache_log_end() const = 0;
   // Whatever is used from here on is worth more than what gave way before
   // (KvStoreStats::eviction_clock). Stores that are to give up the same pages must be told the same
   // clock between the same two requests. The clock never goes back.
   virtual void advance_eviction_clock(double clock) = 0;
-  // Which of these pages this rank remembers or has kept.
+  // Which of these pages this rank remembers or has kept, or is keeping.
   virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
   // Where these pages lie (kept ones only while their files answer), and how fast the tiers that
   // take time to read were read lately.

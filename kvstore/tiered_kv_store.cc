@@ -39,6 +39,8 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       io_(std::move(tiers), geometry.page_bytes()),
       residency_(io_.max_slots()),
       mover_(io_, residency_, mutex_),
+      cache_log_([this](const PageContentKey& key) { return keeper_.will_have(key); }),
+      cache_(cache_log_),
       disk_meter_(clock),
       kept_meter_(clock),
       cache_check_(io_, residency_, cache_, mutex_, disk_meter_),
@@ -331,9 +333,23 @@ Result<Placement> TieredKvStore::seal(const std::string& request_id, const std::
 }
 
 Result<int64_t> TieredKvStore::remember(const std::string& request_id,
-                                        std::span<const CachedPage> pages, double cost) {
+                                        std::span<const CachedPage> pages, double cost,
+                                        std::shared_ptr<const CachedPrompt> prompt) {
   Columns gone;
   std::lock_guard lock(mutex_);
+  auto num_new = remember_pages(request_id, pages, cost, gone);
+  if (num_new.ok() && prompt != nullptr) cache_log_.remembered(std::move(prompt));
+  if (num_new.ok()) return num_new;
+  // Others may believe that this rank has them.
+  for (const CachedPage& lost : pages) {
+    if (!is_cached(lost.key)) cache_log_.left(lost.key);
+  }
+  return num_new;
+}
+
+Result<int64_t> TieredKvStore::remember_pages(const std::string& request_id,
+                                              std::span<const CachedPage> pages, double cost,
+                                              Columns& gone) {
   MR_ASSIGN_OR_RETURN(const auto found, requests_.find_sealed(request_id));
   const PageTable& table = *found;
   if (table.num_dropped() > 0) {
@@ -375,8 +391,31 @@ void TieredKvStore::advance_eviction_clock(double clock) {
 std::vector<bool> TieredKvStore::find_cached(std::span<const PageContentKey> keys) const {
   std::lock_guard lock(mutex_);
   std::vector<bool> found;
-  for (const auto& key : keys) found.push_back(cache_.find(key) != nullptr || keeper_.has(key));
+  for (const auto& key : keys) found.push_back(is_cached(key));
   return found;
+}
+
+CacheNews TieredKvStore::read_cache_log(int64_t from) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& key : keeper_.take_forgotten()) {
+    if (!is_cached(key)) cache_log_.left(key);
+  }
+  auto news = cache_log_.read(from);
+  return news ? *std::move(news) : all_cached();
+}
+
+int64_t TieredKvStore::cache_log_end() const {
+  const std::lock_guard lock(mutex_);
+  return cache_log_.end();
+}
+
+CacheNews TieredKvStore::all_cached() const {
+  CacheNews all{.changes = {}, .is_whole = true, .end = cache_log_.end()};
+  for (const auto& [key, column] : cache_.columns()) all.changes.push_back({.key = key});
+  for (const auto& key : keeper_.all()) {
+    if (cache_.find(key) == nullptr) all.changes.push_back({.key = key});
+  }
+  return all;
 }
 
 // A page on disk is computed again if that is faster than loading it. The new column takes its

@@ -58,7 +58,9 @@ class TieredKvStore final : public KvStore {
                          Duration lease) override;
   using KvStore::remember;
   Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
-                           double cost) override;
+                           double cost, std::shared_ptr<const CachedPrompt> prompt) override;
+  CacheNews read_cache_log(int64_t from) override;
+  int64_t cache_log_end() const override;
   void advance_eviction_clock(double clock) override;
   std::vector<bool> find_cached(std::span<const PageContentKey> keys) const override;
   std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const override;
@@ -129,6 +131,12 @@ class TieredKvStore final : public KvStore {
   std::shared_ptr<PageTable> forget(const std::string& request_id, LeaseEnd why);
 
   using Columns = StoreRoom::Columns;
+  Result<int64_t> remember_pages(const std::string& request_id, std::span<const CachedPage> pages,
+                                 double cost, Columns& gone);
+  bool is_cached(const PageContentKey& key) const {
+    return cache_.find(key) != nullptr || keeper_.will_have(key);
+  }
+  CacheNews all_cached() const;
   Result<Columns> take_prefix(const std::string& request_id, std::span<const CachedPage> prefix,
                               int64_t sequence);
   // Forgets an idle column with this key if more of it is on disk than of `again`, the column that
@@ -154,6 +162,7 @@ class TieredKvStore final : public KvStore {
   mutable std::mutex mutex_;
   Residency residency_;
   PageMover mover_;
+  CacheLog cache_log_;
   PrefixCache cache_;
   ReadMeter disk_meter_;
   ReadMeter kept_meter_;

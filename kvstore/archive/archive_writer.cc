@@ -30,6 +30,7 @@ struct ArchiveWriter::Shared {
   // Guarded by the mutex:
   std::deque<Task> tasks;  // the first is being written
   std::optional<Error> failure;
+  std::vector<PageContentKey> unsaved;
   // Nobody waits for the thread any more. Set under the mutex.
   std::atomic<bool> left = false;
 };
@@ -95,10 +96,18 @@ bool ArchiveWriter::wait(const Clock& clock, TimePoint until) {
   return true;
 }
 
-int64_t ArchiveWriter::num_waiting() const {
+std::vector<PageContentKey> ArchiveWriter::waiting() const {
+  std::vector<PageContentKey> keys;
   const std::lock_guard lock(shared_->mutex);
-  return std::ranges::count_if(
-      shared_->tasks, [](const auto& task) { return std::holds_alternative<Column>(task); });
+  for (const auto& task : shared_->tasks) {
+    if (const auto* column = std::get_if<Column>(&task)) keys.push_back(column->key);
+  }
+  return keys;
+}
+
+std::vector<PageContentKey> ArchiveWriter::take_unsaved() {
+  const std::lock_guard lock(shared_->mutex);
+  return std::exchange(shared_->unsaved, {});
 }
 
 std::optional<Error> ArchiveWriter::take_failure() {
@@ -115,7 +124,10 @@ void ArchiveWriter::write_all(Shared& shared) {
     const auto& task = shared.tasks.front();
     lock.unlock();
     auto written = shared.write(task);
+    const auto* column = std::get_if<Column>(&task);
+    const bool is_unsaved = column != nullptr && !shared.archive->contains(column->key);
     lock.lock();
+    if (is_unsaved) shared.unsaved.push_back(column->key);
     if (!written.ok()) shared.failure = std::move(written).error();
     shared.tasks.pop_front();
     shared.changed.notify_all();

@@ -49,8 +49,10 @@ class ArchiveWriter {
   void touch(Touches touches);
   // Whether everything has been written, or has failed, by `until` on `clock`.
   bool wait(const Clock& clock, TimePoint until);
-  // Number of columns neither written nor failed.
-  int64_t num_waiting() const;
+  // The columns neither written nor failed.
+  std::vector<PageContentKey> waiting() const;
+  // Those that were not written after all, since the last call.
+  std::vector<PageContentKey> take_unsaved();
   // The last failure that has not been reported yet.
   std::optional<Error> take_failure();
 

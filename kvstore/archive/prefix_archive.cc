@@ -157,6 +157,7 @@ std::optional<int64_t> PrefixArchive::take_from_other(const Column& column) {
 void PrefixArchive::forget(Slot& slot) {
   by_use_.erase(&slot);
   free_.push_back(slot.slot);
+  forgotten_.push_back(slot.record.key);
   columns_.erase(PageContentKey(slot.record.key));  // destroys `slot`
 }
 
@@ -258,6 +259,11 @@ std::vector<PrefixArchive::Use> PrefixArchive::by_use() const {
     uses.push_back({slot->record.key, static_cast<int64_t>(slot->record.used - first_use_)});
   }
   return uses;
+}
+
+std::vector<PageContentKey> PrefixArchive::take_forgotten() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(forgotten_, {});
 }
 
 ArchiveStats PrefixArchive::stats() const {

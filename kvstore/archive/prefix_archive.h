@@ -94,6 +94,8 @@ class PrefixArchive {
     int64_t sequence = 0;  // as in save(); below 0 for an earlier process
   };
   std::vector<Use> by_use() const;
+  // Columns that gave way or were damaged since the last call.
+  std::vector<PageContentKey> take_forgotten();
   ArchiveStats stats() const;
 
   // For tests. Called in the middle of save(), where tests end the process, and in load() before
@@ -154,6 +156,7 @@ class PrefixArchive {
   std::set<Slot*, GoesFirst> by_use_;
   std::set<PageContentKey> writing_;
   std::vector<int64_t> free_;
+  std::vector<PageContentKey> forgotten_;
   uint64_t first_use_ = 0;  // of this process; set before threads use the archive
   ArchiveStats stats_;
 };

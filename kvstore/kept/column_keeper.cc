@@ -49,6 +49,28 @@ std::vector<PrefixArchive::Use> ColumnKeeper::kept_by_use() const {
   return archive_->by_use();
 }
 
+// A column that has just been written is no longer waiting, and is in the archive.
+bool ColumnKeeper::will_have(const PageContentKey& key) const {
+  if (!keeps()) return false;
+  const auto waiting = writer_->waiting();
+  return std::ranges::find(waiting, key) != waiting.end() || archive_->contains(key);
+}
+
+std::vector<PageContentKey> ColumnKeeper::all() const {
+  if (!keeps()) return {};
+  auto keys = writer_->waiting();
+  for (const auto& use : archive_->by_use()) keys.push_back(use.key);
+  return keys;
+}
+
+std::vector<PageContentKey> ColumnKeeper::take_forgotten() {
+  if (!keeps()) return {};
+  auto keys = archive_->take_forgotten();
+  const auto unsaved = writer_->take_unsaved();
+  keys.insert(keys.end(), unsaved.begin(), unsaved.end());
+  return keys;
+}
+
 void ColumnKeeper::remembered(const PageContentKey& key) {
   if (keeps()) to_save_.push_back(key);
 }
@@ -105,7 +127,7 @@ int64_t ColumnKeeper::save_all(Duration patience) {
   }
   while (clock_.now() < until && save_next(clock_, until)) continue;
   const std::lock_guard lock(mutex_);
-  return std::ssize(to_save_) + writer_->num_waiting();
+  return std::ssize(to_save_) + std::ssize(writer_->waiting());
 }
 
 // A column that gave way meanwhile is not saved: it was worth least.
@@ -122,12 +144,11 @@ void ColumnKeeper::save(const PageContentKey& key) {
     residency_.pin_for_reader(entries);
   }
   auto copy = copy_of(key, *column);
-  {
-    const std::lock_guard lock(mutex_);
-    residency_.unpin_for_reader(entries);
-    if (copy.ok()) copy->sequence = column->retention.last_used();
-  }
+  // From the moment when the column may give way, the writer has it: will_have() is never wrong.
+  const std::lock_guard lock(mutex_);
+  residency_.unpin_for_reader(entries);
   if (!copy.ok()) return tell_of_unsaved(copy.error());
+  copy->sequence = column->retention.last_used();
   writer_->save(*std::move(copy));
 }
 

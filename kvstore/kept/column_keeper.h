@@ -48,6 +48,12 @@ class ColumnKeeper {
 
   bool keeps() const { return archive_ != nullptr; }
   bool has(const PageContentKey& key) const { return keeps() && archive_->contains(key); }
+  // Whether the archive has the column, or is about to: it has been copied for it.
+  bool will_have(const PageContentKey& key) const;
+  // All of these; some may be named twice.
+  std::vector<PageContentKey> all() const;
+  // Columns that were among these and no longer are, since the last call; some may be again.
+  std::vector<PageContentKey> take_forgotten();
   // PrefixArchive::by_use; empty without an archive.
   std::vector<PrefixArchive::Use> kept_by_use() const;
   // Under the store's lock: a column has come into the cache and is to be saved.

@@ -28,6 +28,7 @@ void PrefixCache::insert(const PageContentKey& key, PageColumn& column) {
   MR_CHECK(is_new, "page {} is cached twice", column.page());
   column.content_key = key;
   column.retention.bring_forward(clock_);
+  log_.entered(key);
 }
 
 void PrefixCache::take(PageColumn& column, int64_t sequence) {
@@ -63,6 +64,7 @@ std::shared_ptr<PageColumn> PrefixCache::remove(PageColumn& column) {
   idle_.erase(&column);
   const auto found = columns_.find(*std::exchange(column.content_key, std::nullopt));
   auto removed = std::move(found->second);
+  log_.left(found->first);
   columns_.erase(found);
   return removed;
 }

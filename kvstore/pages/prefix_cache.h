@@ -16,12 +16,16 @@
 #include <set>
 #include <unordered_map>
 
+#include "kvstore/pages/cache_log.h"
 #include "kvstore/pages/page_column.h"
 
 namespace millrace::kvstore {
 
 class PrefixCache {
  public:
+  // `log` outlives the cache, and is told which pages come and go.
+  explicit PrefixCache(CacheLog& log) : log_(log) {}
+
   // Null where there is none.
   PageColumn* find(const PageContentKey& key) const;
   // The key must have no column yet, and a request must hold this one.
@@ -60,6 +64,7 @@ class PrefixCache {
   template <typename Change>
   void revalue(PageColumn& column, const Change& change);
 
+  CacheLog& log_;
   std::unordered_map<PageContentKey, std::shared_ptr<PageColumn>, PageContentKeyHash> columns_;
   std::set<PageColumn*, GoesFirst> idle_;
   double clock_ = 0;

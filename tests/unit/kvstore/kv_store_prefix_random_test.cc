@@ -3,7 +3,8 @@
 // They are compared with a model that only knows what a page must hold: its bytes follow from the
 // tenant and all tokens up to its end. So a page of another prompt, tenant or place is noticed
 // wherever it is read: by the request that begins with it, by its reader, by later requests, and in
-// the next process.
+// the next process. A reader of the store's log, and one that reads everything, know all the while
+// what is cached.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,6 +61,7 @@ struct Tally {
   int64_t refused = 0;  // for lack of room
   int64_t gave_way = 0;
   int64_t restored = 0;
+  int64_t logged = 0;  // pages that came or went
 };
 
 class Workload {
@@ -102,6 +104,7 @@ class Workload {
     for (size_t page = 0; page < path.size(); ++page) {
       ASSERT_TRUE(!found[page] || remembered_.contains(path[page])) << "page " << page;
     }
+    check_log();
   }
 
   // All requests and readers are gone. The next process has what is remembered, if that is kept.
@@ -164,10 +167,43 @@ class Workload {
         clock_);
     MR_CHECK(store.ok(), "{}", store.error().to_string());
     store_ = std::move(*store);
+    log_end_ = store_->cache_log_end();
+    logged_.clear();
+    for (const auto& kept : store_->read_cache_log(0).changes) logged_.insert(kept.key);
   }
 
   // A page's record takes half as much again.
   int64_t kept_bytes() const { return tiers_.kept * geometry_.page_bytes() * 3 / 2; }
+
+  void read_log() {
+    const auto news = store_->read_cache_log(log_end_);
+    ASSERT_FALSE(news.is_whole);
+    for (const auto& change : news.changes) {
+      if (change.kind == CacheChange::Kind::kAdded) logged_.insert(change.key);
+      if (change.kind == CacheChange::Kind::kGone) logged_.erase(change.key);
+    }
+    tally_.logged += std::ssize(news.changes);
+    log_end_ = news.end;
+  }
+
+  // Meanwhile, columns may be written to disk and give way there.
+  void check_log() {
+    std::vector<PageContentKey> all;
+    for (const uint64_t beginning : remembered_) all.push_back(key_of(beginning));
+    std::vector<bool> found;
+    std::set<PageContentKey> whole;
+    do {
+      read_log();
+      found = store_->find_cached(all);
+      const auto everything = store_->read_cache_log(0);
+      ASSERT_TRUE(everything.is_whole);
+      whole.clear();
+      for (const auto& change : everything.changes) whole.insert(change.key);
+    } while (!store_->read_cache_log(log_end_).changes.empty());
+    ASSERT_EQ(whole, logged_);
+    ASSERT_EQ(std::ranges::count(found, true), std::ssize(logged_));
+    for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(found[i], logged_.contains(all[i])) << i;
+  }
 
   // Adds what the store has counted since start().
   void count() {
@@ -371,6 +407,8 @@ class Workload {
   std::map<std::string, Request> requests_;
   std::vector<Pin> pins_;
   std::set<uint64_t> remembered_;  // beginnings whose page was ever remembered
+  std::set<PageContentKey> logged_;
+  int64_t log_end_ = 0;
   int64_t next_id_ = 0;
   Tally tally_;
 };
@@ -394,6 +432,7 @@ TEST_P(KvStorePrefixRandom, NeverHoldsAnotherPromptsPage) {
     all.refused += tally.refused;
     all.gave_way += tally.gave_way;
     all.restored += tally.restored;
+    all.logged += tally.logged;
   }
   // The workload is only useful if pages were shared, written twice, dropped and brought back.
   EXPECT_GT(all.hits, 1000);
@@ -401,6 +440,7 @@ TEST_P(KvStorePrefixRandom, NeverHoldsAnotherPromptsPage) {
   EXPECT_GT(all.twice, 30);
   EXPECT_GT(all.refused, 50);
   EXPECT_GT(all.gave_way, 100);
+  EXPECT_GT(all.logged, 500);
   if (GetParam().kept > 0) {
     EXPECT_GT(all.restored, 100);
   }

@@ -62,7 +62,8 @@ class Prompts {
 // The cache of one rank, with the pages of prompts that it has or is dealt.
 class Rank {
  public:
-  PrefixCache cache;
+  CacheLog log;
+  PrefixCache cache{log};
 
   bool has(uint64_t beginning) const { return cache.find(key_of(beginning)) != nullptr; }
   // The prompt begins with its first pages cached, and computes `own` of the others.
