@@ -101,8 +101,8 @@ MAY_INCLUDE = {
     "engine/runtime": "common/cli comm/api kernels/api kernels/index kernels/cpu kernels/cuda model"
     " model/config model/checkpoint plan engine engine/ranks engine/index",
     "worker/sync": "comm/api protocol engine/ranks",
-    "worker/control": "common/content common/system common/net protocol",
-    "worker/events": "common/content common/system comm/api",
+    "worker/control": "common/net protocol",
+    "worker/events": "common/content common/system comm/api kvstore kvstore/pages protocol",
     "worker/events/zmq": "worker/events",
     "worker/store": "common/content common/system comm/api comm/memfd kernels/api kernels/index kvstore"
     " kvstore/tiers protocol engine engine/*",
@@ -110,7 +110,7 @@ MAY_INCLUDE = {
     "worker/staging": "common/system kernels/api kvstore engine engine/exchange",
     "worker/peers": "common/system comm/api comm/memfd kernels/api kvstore engine engine/* worker/store worker/staging",
     "worker/prompt": "common/content comm/api kernels/index kvstore model/config plan protocol engine engine/*"
-    " worker/sync worker/control worker/events worker/store worker/sinks worker/staging worker/peers",
+    " worker/sync worker/control worker/store worker/sinks worker/staging worker/peers",
     "worker/group": "comm/api kvstore protocol engine engine/* worker/sync worker/control worker/events"
     " worker/store worker/staging worker/peers worker/prompt",
     "worker/batch": "common/cli common/system common/text kernels/api kvstore/rules model plan protocol tokenizer engine engine/*"

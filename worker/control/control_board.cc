@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/control/control_board.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/check.h"
@@ -32,11 +33,19 @@ protocol::Heartbeat ControlBoard::heartbeat() const {
   return out;
 }
 
-void ControlBoard::cache_changed(protocol::CachedPrefixes& change) {
+bool ControlBoard::cache_changed(protocol::CachedPrefixes& change) {
   const std::lock_guard lock(mutex_);
+  auto& gone = *change.mutable_gone();
+  gone.erase(std::remove_if(gone.begin(), gone.end(),
+                            [this](uint64_t key) { return prefix_keys_.erase(key) == 0; }),
+             gone.end());
+  auto& added = *change.mutable_added();
+  const auto is_known_or_too_much = [this](uint64_t key) {
+    return prefix_keys_.size() == kMaxPrefixKeys || !prefix_keys_.insert(key).second;
+  };
+  added.erase(std::remove_if(added.begin(), added.end(), is_known_or_too_much), added.end());
+  if (added.empty() && gone.empty()) return false;
   change.set_sequence(++cache_sequence_);
-  for (const uint64_t key : change.gone()) prefix_keys_.erase(key);
-  prefix_keys_.insert(change.added().begin(), change.added().end());
   for (const auto& seen : change.origins()) {
     const auto same = [&seen](const protocol::PlanOrigin& known) {
       return known.head_plan() == seen.head_plan() && known.min_recall() == seen.min_recall() &&
@@ -46,6 +55,7 @@ void ControlBoard::cache_changed(protocol::CachedPrefixes& change) {
     if (plan_origins_.size() == kMaxPlanOrigins) plan_origins_.erase(plan_origins_.begin());
     plan_origins_.push_back(seen);
   }
+  return true;
 }
 
 protocol::CachedPrefixes ControlBoard::cached_prefixes() const {

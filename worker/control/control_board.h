@@ -38,9 +38,12 @@ class ControlBoard {
   // renew() and end() do nothing if there is no such lease.
   void renew(const std::string& request_id, const std::string& lease_id, Duration lease);
   void end(const std::string& request_id, const std::string& lease_id);
-  // Prefixes that the group has cached (protocol::CachedPrefixes). `change` has those that were
-  // added and those that are gone since the last change; it is given its sequence number.
-  void cache_changed(protocol::CachedPrefixes& change);
+  // The coordinator's limit too (coordinator/groups/known_prefixes.h): further prefixes are not
+  // told.
+  static constexpr size_t kMaxPrefixKeys = 65'536;
+  // Prefixes that the group has cached (protocol::CachedPrefixes), and those that are gone. Leaves
+  // in `change` what is new, under its sequence number. False, and no number, if nothing is.
+  bool cache_changed(protocol::CachedPrefixes& change);
   // All cached prefixes.
   protocol::CachedPrefixes cached_prefixes() const;
 

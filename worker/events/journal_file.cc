@@ -6,13 +6,16 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "common/page_tokens.h"
+
 namespace millrace::worker {
 
 namespace {
 
-constexpr char kFormat = 1;
+constexpr char kPageRecord = 'P';
+constexpr char kOriginRecord = 'O';
 constexpr size_t kFixedBytes =
-    2 + 2 * sizeof(PageContentKey) + sizeof(decltype(StoredPage::token_ids));
+    1 + 2 * sizeof(PageContentKey) + sizeof(StoredPage::prefix_key) + sizeof(uint32_t);
 
 template <typename T>
 void put(std::string& bytes, const T& value) {
@@ -21,40 +24,55 @@ void put(std::string& bytes, const T& value) {
 
 // The caller has checked that there are enough bytes.
 template <typename T>
-void take(std::string_view& bytes, T& value) {
+T take(std::string_view& bytes) {
+  T value;
   std::memcpy(&value, bytes.data(), sizeof value);
   bytes.remove_prefix(sizeof value);
+  return value;
 }
 
-std::vector<std::string> encode(std::span<const StoredPage> pages) {
+std::string encode(const StoredPage& page) {
+  std::string body;
+  body.reserve(kFixedBytes + page.token_ids.size() * sizeof(int32_t) + page.cache_salt.size());
+  put(body, kPageRecord);
+  put(body, page.key);
+  put(body, page.parent.value_or(PageContentKey{}));
+  put(body, page.prefix_key);
+  put(body, static_cast<uint32_t>(page.token_ids.size()));
+  for (const int32_t token : page.token_ids) put(body, token);
+  return body + page.cache_salt;
+}
+
+std::vector<std::string> encode(const JournalFile::Contents& contents) {
   std::vector<std::string> bodies;
-  bodies.reserve(pages.size());
-  for (const auto& page : pages) {
-    std::string& body = bodies.emplace_back();
-    body.reserve(kFixedBytes + page.cache_salt.size());
-    put(body, kFormat);
-    put(body, page.key);
-    put(body, static_cast<char>(page.parent ? 1 : 0));
-    put(body, page.parent.value_or(PageContentKey{}));
-    put(body, page.token_ids);
-    body += page.cache_salt;
+  bodies.reserve(contents.origins.size() + contents.pages.size());
+  for (const auto& origin : contents.origins) {
+    bodies.push_back(kOriginRecord + origin.SerializeAsString());
   }
+  for (const auto& page : contents.pages) bodies.push_back(encode(page));
   return bodies;
 }
 
-// None for another format.
-std::optional<StoredPage> decode(std::string_view body) {
-  if (body.size() < kFixedBytes || body.front() != kFormat) return std::nullopt;
-  body.remove_prefix(sizeof kFormat);
-  StoredPage page;
-  char has_parent = 0;
-  take(body, page.key);
-  take(body, has_parent);
-  take(body, page.parent.emplace());
-  if (has_parent == 0) page.parent.reset();
-  take(body, page.token_ids);
+// None if it is not a page's.
+std::optional<StoredPage> decode_page(std::string_view body) {
+  if (body.size() < kFixedBytes || take<char>(body) != kPageRecord) return std::nullopt;
+  StoredPage page{.key = take<PageContentKey>(body), .parent = take<PageContentKey>(body)};
+  if (page.parent == PageContentKey{}) page.parent.reset();
+  page.prefix_key = take<uint64_t>(body);
+  const auto num_tokens = take<uint32_t>(body);
+  if (num_tokens > kPageTokens || body.size() < num_tokens * sizeof(int32_t)) return std::nullopt;
+  for (uint32_t i = 0; i < num_tokens; ++i) page.token_ids.push_back(take<int32_t>(body));
   page.cache_salt = body;
   return page;
+}
+
+std::optional<protocol::PlanOrigin> decode_origin(std::string_view body) {
+  protocol::PlanOrigin origin;
+  if (body.empty() || take<char>(body) != kOriginRecord ||
+      !origin.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+    return std::nullopt;
+  }
+  return origin;
 }
 
 }  // namespace
@@ -64,26 +82,31 @@ Result<JournalFile> JournalFile::open(const std::string& path) {
   return JournalFile(std::move(file));
 }
 
-Result<std::vector<StoredPage>> JournalFile::read(const Filter& is_wanted) const {
-  std::vector<StoredPage> pages;
+Result<JournalFile::Contents> JournalFile::read(const Filter& is_wanted, size_t most_pages) const {
+  Contents contents;
   std::unordered_set<PageContentKey, PageContentKeyHash> known;
   MR_RETURN_IF_ERROR(file_.read(kMaxBytes, [&](std::string_view body) {
-    if (pages.size() == kMaxPages) return;
-    auto page = decode(body);
+    if (auto origin = decode_origin(body)) {
+      if (contents.origins.size() == kMaxOrigins) contents.origins.erase(contents.origins.begin());
+      contents.origins.push_back(*std::move(origin));
+      return;
+    }
+    if (contents.pages.size() == most_pages) return;
+    auto page = decode_page(body);
     if (!page || known.contains(page->key) || !is_wanted(page->key)) return;
     if (page->parent && !known.contains(*page->parent)) return;
     known.insert(page->key);
-    pages.push_back(*std::move(page));
+    contents.pages.push_back(*std::move(page));
   }));
-  return pages;
+  return contents;
 }
 
-Result<void> JournalFile::append(std::span<const StoredPage> pages) {
-  return file_.append(encode(pages));
+Result<void> JournalFile::append(const Contents& contents) {
+  return file_.append(encode(contents));
 }
 
-Result<void> JournalFile::replace(std::span<const StoredPage> pages) {
-  return file_.replace(encode(pages));
+Result<void> JournalFile::replace(const Contents& contents) {
+  return file_.replace(encode(contents));
 }
 
 }  // namespace millrace::worker

@@ -18,20 +18,20 @@ namespace {
 
 struct Journal {
   std::optional<JournalFile> file;  // none: nothing is written
-  std::vector<StoredPage> pages;
+  JournalFile::Contents contents;
 };
 
-Journal read_journal(const std::string& path) {
+Journal read_journal(const std::string& path, size_t most_pages) {
   Journal journal;
   if (path.empty()) return journal;
   auto file = JournalFile::open(path);
-  auto pages = file.ok() ? file->read([](const PageContentKey&) { return true; })
-                         : Result<std::vector<StoredPage>>(file.error());
-  if (!pages.ok()) {
-    log::warn("which pages are kept is not published, only found: {}", pages.error().to_string());
+  auto contents = file.ok() ? file->read([](const PageContentKey&) { return true; }, most_pages)
+                            : Result<JournalFile::Contents>(file.error());
+  if (!contents.ok()) {
+    log::warn("which prefixes are kept is not told, only found: {}", contents.error().to_string());
     return journal;
   }
-  return {.file = *std::move(file), .pages = *std::move(pages)};
+  return {.file = *std::move(file), .contents = *std::move(contents)};
 }
 
 // Returns rank 0's keys on all ranks.
@@ -78,45 +78,45 @@ std::vector<int> owners_of(const std::vector<uint8_t>& held, size_t num_pages, s
   return owners;
 }
 
-// A page is useful only with all pages before it.
-void publish(Journal journal, const std::vector<uint8_t>& held, size_t num_tp_ranks,
-             CacheEvents& events) {
-  const size_t num_pages = journal.pages.size();
+// A page is useful only with all pages before it. Events need its tokens, which are not there if
+// the former run made none.
+protocol::CachedPrefixes tell(Journal journal, const std::vector<uint8_t>& held,
+                              size_t num_tp_ranks, GroupCache& cache) {
+  const size_t num_pages = journal.contents.pages.size();
   std::unordered_set<PageContentKey, PageContentKeyHash> found;
   std::vector<StoredPage> pages;
   std::vector<std::vector<int>> owners;
   for (size_t i = 0; i < num_pages; ++i) {
-    auto& page = journal.pages[i];
+    auto& page = journal.contents.pages[i];
     if (page.parent && !found.contains(*page.parent)) continue;
+    if (cache.makes_events() && page.token_ids.empty()) continue;
     auto of_page = owners_of(held, num_pages, num_tp_ranks, i);
     if (of_page.empty()) continue;
     found.insert(page.key);
+    if (!cache.makes_events()) page.token_ids.clear();
     pages.push_back(std::move(page));
     owners.push_back(std::move(of_page));
   }
-  log::info("{} kept blocks are published, of {} that were noted", pages.size(), num_pages);
-  events.start_with(std::move(pages), owners, *std::move(journal.file));
+  log::info("{} kept pages are there again, of {} that were noted", pages.size(), num_pages);
+  return cache.start_with(
+      {.pages = std::move(pages), .origins = std::move(journal.contents.origins)}, owners,
+      *std::move(journal.file));
 }
 
 }  // namespace
 
-Result<void> publish_kept_prefixes(comm::Communicator& world, int num_tp_ranks,
-                                   const OwnPages::FindPages& find, const std::string& journal_path,
-                                   CacheEvents& events, Deadline deadline) {
-  auto journal = read_journal(journal_path);
-  MR_ASSIGN_OR_RETURN(const auto keys, broadcast_keys(world, journal.pages, deadline));
-  const auto own = find(keys);
+Result<protocol::CachedPrefixes> find_kept_prefixes(comm::Communicator& world, int num_tp_ranks,
+                                                    const FindPages& find,
+                                                    const std::string& journal_path,
+                                                    GroupCache& cache, Deadline deadline) {
+  auto journal = read_journal(journal_path, cache.most_kept_pages());
+  MR_ASSIGN_OR_RETURN(const auto keys, broadcast_keys(world, journal.contents.pages, deadline));
   std::vector<uint8_t> held;
   if (!keys.empty()) {
-    MR_ASSIGN_OR_RETURN(held, gather_held(world, own, deadline));
+    MR_ASSIGN_OR_RETURN(held, gather_held(world, find(keys), deadline));
   }
-  std::vector<PageContentKey> own_keys;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (own[i]) own_keys.push_back(keys[i]);
-  }
-  events.add_own(own_keys);
-  if (journal.file) publish(std::move(journal), held, static_cast<size_t>(num_tp_ranks), events);
-  return {};
+  if (!journal.file) return protocol::CachedPrefixes();
+  return tell(std::move(journal), held, static_cast<size_t>(num_tp_ranks), cache);
 }
 
 }  // namespace millrace::worker

@@ -48,10 +48,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   MR_RETURN_IF_ERROR(
       runtime_->check_head_plan(options_.group.head_plan, options_.group.min_recall));
   options_.pools.group_name = options_.group_name;
-  if (options_.pools.kept_bytes > 0) {
-    options_.group.ledger_path = ledger_path(options_.pools);
-    options_.group.journal_path = journal_path(options_.pools);
-  }
+  if (options_.pools.kept_bytes > 0) options_.group.journal_path = journal_path(options_.pools);
   if (!runtime_->device().info().host_memory) {
     pool_locker_ = std::make_shared<PoolLocker>(runtime_->device(),
                                                 PoolLocker::Options{.locks_while_busy = true});
@@ -66,7 +63,8 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
     MR_RETURN_IF_ERROR(connect_peers(deadline));
   }
   MR_RETURN_IF_ERROR(start_server(deadline));
-  MR_RETURN_IF_ERROR(start_events(deadline));
+  MR_RETURN_IF_ERROR(open_events(deadline));
+  MR_RETURN_IF_ERROR(find_kept(deadline));
   tender_ = std::make_unique<StoreTender>(*store_);
   if (runtime_->grid().is_root()) {
     log_start();
@@ -80,7 +78,7 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
                                                            .watch = surroundings_.watch,
                                                            .pool_locker = pool_locker_.get(),
                                                            .peers = peers_.get(),
-                                                           .events = events_ ? &*events_ : nullptr},
+                                                           .cache = *cache_},
                                             options_.group, surroundings_.clock);
   return {};
 }
@@ -113,7 +111,7 @@ Result<void> GroupRank::start_server(Deadline deadline) {
   return {};
 }
 
-Result<void> GroupRank::start_events(Deadline deadline) {
+Result<void> GroupRank::open_events(Deadline deadline) {
   if (!surroundings_.open_events) return {};
   Result<void> own;
   if (runtime_->grid().is_root()) {
@@ -124,15 +122,23 @@ Result<void> GroupRank::start_events(Deadline deadline) {
       own = opened.error();
     }
   }
-  MR_RETURN_IF_ERROR(engine::all_agree(runtime_->grid().world(), own, deadline));
-  const int num_tp_ranks = runtime_->grid().shape().tp;
-  events_.emplace(num_tp_ranks, publisher_.get());
+  return engine::all_agree(runtime_->grid().world(), own, deadline);
+}
+
+// Before the coordinator is told of the group: it is told what was kept at once.
+Result<void> GroupRank::find_kept(Deadline deadline) {
+  const auto& grid = runtime_->grid();
+  cache_ = std::make_unique<GroupCache>(*store_, grid.shape().tp, publisher_.get());
   if (options_.group.journal_path.empty()) return {};
-  const bool reads = events_->publishes() && store_->keeps_prefixes();
-  return publish_kept_prefixes(
-      runtime_->grid().world(), num_tp_ranks,
-      [this](std::span<const PageContentKey> pages) { return store_->find_cached(pages); },
-      reads ? options_.group.journal_path : "", *events_, deadline);
+  const bool reads = grid.is_root() && store_->keeps_prefixes();
+  MR_ASSIGN_OR_RETURN(auto told, find_kept_prefixes(
+                                     grid.world(), grid.shape().tp,
+                                     [this](std::span<const PageContentKey> pages) {
+                                       return store_->find_cached(pages);
+                                     },
+                                     reads ? options_.group.journal_path : "", *cache_, deadline));
+  board_.cache_changed(told);
+  return {};
 }
 
 void GroupRank::log_start() const {

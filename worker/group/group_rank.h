@@ -6,7 +6,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "comm/api/transport.h"
@@ -15,7 +14,7 @@
 #include "protocol/control_messages.pb.h"
 #include "worker/control/control_board.h"
 #include "worker/control/control_link.h"
-#include "worker/events/cache_events.h"
+#include "worker/events/group_cache.h"
 #include "worker/group/group_service.h"
 #include "worker/peers/peer_pools.h"
 #include "worker/prompt/group_options.h"
@@ -71,7 +70,8 @@ class GroupRank {
   Result<void> assemble(std::unique_ptr<comm::Communicator> world);
   Result<void> connect_peers(Deadline deadline);
   Result<void> start_server(Deadline deadline);
-  Result<void> start_events(Deadline deadline);
+  Result<void> open_events(Deadline deadline);
+  Result<void> find_kept(Deadline deadline);
   protocol::Register description() const;
   void log_start() const;
   void keep_prefixes();
@@ -86,7 +86,7 @@ class GroupRank {
   std::unique_ptr<KvServer> server_;
   ControlBoard board_;
   std::unique_ptr<EventPublisher> publisher_;  // rank 0's, where there are events
-  std::optional<CacheEvents> events_;
+  std::unique_ptr<GroupCache> cache_;
   std::unique_ptr<ControlLink> link_;  // rank 0's
   std::unique_ptr<GroupService> service_;
 };

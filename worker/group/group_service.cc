@@ -2,6 +2,7 @@
 #include "worker/group/group_service.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "common/errc_wire.h"
@@ -44,7 +45,7 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
                                    .reporter = reporter_,
                                    .watch = r_.watch,
                                    .peers = r_.peers,
-                                   .events = r_.events,
+                                   .cache = r_.cache,
                                    .options = options});
 }
 
@@ -53,7 +54,6 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
                                        Deadline::after(sync_.timeouts().command)));
   set_busy(false);
   if (r_.link == nullptr) return serve(nullptr);
-  tell_of_kept_prefixes();
   Drain drain(r_.board, reporter_, options_, clock_);
   CommandSource commands(*r_.link, reporter_, drain, options_, stop, clock_,
                          lane_runs_ ? r_.runtime.grid().shape().cp : 1);
@@ -65,18 +65,6 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
 void GroupService::set_busy(bool busy) {
   if (r_.pool_locker != nullptr) r_.pool_locker->set_busy(busy);
   if (r_.peers != nullptr) r_.peers->set_busy(busy);
-}
-
-void GroupService::tell_of_kept_prefixes() {
-  if (!r_.store.keeps_prefixes() || options_.ledger_path.empty()) return;
-  auto file = LedgerFile::open(options_.ledger_path);
-  if (!file.ok()) {
-    log::warn("which prefixes are kept is not told, only found: {}", file.error().to_string());
-    return;
-  }
-  reporter_.cache_changed(ledger_.keep_in(
-      std::move(*file),
-      [this](std::span<const PageContentKey> pages) { return r_.store.find_cached(pages); }));
 }
 
 Result<void> GroupService::make_page_movers() {
@@ -152,8 +140,8 @@ Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& comman
 
 Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
                                       PromptRun::Boundary at_boundary) {
-  const auto tell_cached = [this](const CachedChain& chain) { r_.events->stored(chain); };
-  const bool publishes = r_.events != nullptr && r_.events->publishes();
+  std::function<void()> on_cached;
+  if (sync_.is_root()) on_cached = [this] { reporter_.cache_changed(r_.cache.read()); };
   PromptRun run({.runtime = r_.runtime,
                  .grid = r_.runtime.grid(),
                  .engine = r_.runtime.engine(),
@@ -167,9 +155,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
                  .sync = sync_,
                  .reporter = reporter_,
                  .pace = pace_,
-                 .ledger = r_.link == nullptr ? nullptr : &ledger_,
-                 .events = r_.events,
-                 .tell_cached = publishes ? tell_cached : decltype(PromptResources::tell_cached)(),
+                 .on_cached = std::move(on_cached),
                  .beside_tokens = num_running_ == 0 ? 0 : running_tokens_[num_running_ - 1],
                  .options = options_},
                 prompt, std::move(at_boundary));
@@ -209,19 +195,10 @@ Result<void> GroupService::expect_next_layer(const engine::LayerReport& report) 
 
 Result<void> GroupService::post_metrics() {
   const auto store = r_.store.stats();
-  const int64_t num_given_up = store.cache_evictions.total() + store.cache_corruptions;
-  const auto find = [this](std::span<const PageContentKey> pages) {
-    return r_.store.find_cached(pages);
-  };
-  reporter_.cache_changed(ledger_.sweep(num_given_up, find));
-  std::vector<BlockHash> gone;
-  if (r_.events != nullptr) gone = r_.events->take_gone(num_given_up, find);
-  protocol::CachedPrefixes gone_of_lane;
+  reporter_.cache_changed(r_.cache.read());
+  const auto lost = r_.cache.take_lost();
   PromptCounts counts = counts_;
-  if (lane_runs_) {
-    gone_of_lane = lane_runs_->sweep(num_given_up, find);
-    counts += lane_runs_->counts();
-  }
+  if (lane_runs_) counts += lane_runs_->counts();
   PerTier<kvstore::ReadTotals> loads;
   for (const auto& reader : readers_) {
     if (reader == nullptr) continue;
@@ -242,60 +219,40 @@ Result<void> GroupService::post_metrics() {
                       .cache_queried_tokens = counts.cache_queried_tokens,
                       .cache_hit_tokens = counts.cache_hit_tokens,
                       .cache_uneconomic_tokens = counts.cache_uneconomic_tokens,
-                      .num_gone_pages = std::ssize(gone),
-                      .num_gone_prefixes = gone_of_lane.gone_size()};
+                      .num_lost_pages = std::ssize(lost.pages),
+                      .lost_are_all_left = lost.are_all_left};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(sync_.world(), own, Deadline::after(sync_.timeouts().command)));
   r_.store.advance_eviction_clock(eviction_clock(ranks));
   reporter_.metrics(ranks);
-  MR_RETURN_IF_ERROR(gather_gone_prefixes(ranks, gone_of_lane));
-  return gather_gone_pages(ranks, gone);
+  return gather_lost_pages(ranks, lost);
 }
 
-// A beginning that one lane no longer has may still be cached on another rank. The coordinator is
-// told that it is gone, until a prompt leaves it in the cache again.
-Result<void> GroupService::gather_gone_prefixes(const std::vector<RankStats>& ranks,
-                                                const protocol::CachedPrefixes& own) {
-  std::vector<int64_t> counts;  // of bytes
-  int64_t total = 0;
-  for (const auto& rank : ranks) {
-    counts.push_back(rank.num_gone_prefixes * int64_t{sizeof(uint64_t)});
-    total += rank.num_gone_prefixes;
-  }
-  if (total == 0) return {};
-  const std::vector<uint64_t> sent(own.gone().begin(), own.gone().end());
-  std::vector<uint64_t> all(static_cast<size_t>(total));
-  MR_RETURN_IF_ERROR(sync_.world().all_gather(std::as_bytes(std::span(sent)),
-                                              std::as_writable_bytes(std::span(all)), counts,
-                                              Deadline::after(sync_.timeouts().command)));
-  protocol::CachedPrefixes change;
-  change.mutable_gone()->Add(all.begin(), all.end());
-  reporter_.cache_changed(std::move(change));
-  return {};
-}
-
-// Where no rank has gone pages, nothing is exchanged.
-Result<void> GroupService::gather_gone_pages(const std::vector<RankStats>& ranks,
-                                             const std::vector<BlockHash>& own) {
+// Where no rank has lost pages, nothing is exchanged.
+Result<void> GroupService::gather_lost_pages(const std::vector<RankStats>& ranks,
+                                             const LostPages& own) {
   std::vector<int64_t> counts;  // of bytes
   size_t total = 0;
+  bool any = false;
   for (const auto& rank : ranks) {
-    counts.push_back(rank.num_gone_pages * static_cast<int64_t>(sizeof(BlockHash)));
-    total += static_cast<size_t>(rank.num_gone_pages);
+    counts.push_back(rank.num_lost_pages * static_cast<int64_t>(sizeof(BlockHash)));
+    total += static_cast<size_t>(rank.num_lost_pages);
+    any = any || rank.num_lost_pages > 0 || rank.lost_are_all_left;
   }
-  if (total == 0) return {};
+  if (!any) return {};
   std::vector<BlockHash> all(total);
-  MR_RETURN_IF_ERROR(sync_.world().all_gather(std::as_bytes(std::span(own)),
+  MR_RETURN_IF_ERROR(sync_.world().all_gather(std::as_bytes(std::span(own.pages)),
                                               std::as_writable_bytes(std::span(all)), counts,
                                               Deadline::after(sync_.timeouts().command)));
-  if (!r_.events->publishes()) return {};
-  std::vector<std::vector<BlockHash>> by_rank;
+  if (!sync_.is_root()) return {};
+  std::vector<LostPages> by_rank;
   auto next = all.begin();
   for (const auto& rank : ranks) {
-    by_rank.emplace_back(next, next + rank.num_gone_pages);
-    next += rank.num_gone_pages;
+    by_rank.push_back(
+        {.pages = {next, next + rank.num_lost_pages}, .are_all_left = rank.lost_are_all_left});
+    next += rank.num_lost_pages;
   }
-  r_.events->gone(by_rank);
+  reporter_.cache_changed(r_.cache.lost(by_rank));
   return {};
 }
 

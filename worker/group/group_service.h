@@ -14,8 +14,7 @@
 #include "kvstore/kv_store.h"
 #include "worker/control/control_board.h"
 #include "worker/control/control_link.h"
-#include "worker/control/prefix_ledger.h"
-#include "worker/events/cache_events.h"
+#include "worker/events/group_cache.h"
 #include "worker/group/command_source.h"
 #include "worker/group/lane_runs.h"
 #include "worker/group/lease_commands.h"
@@ -42,7 +41,7 @@ struct GroupResources {
   RankWatch* watch = nullptr;         // null: no watch
   PoolLocker* pool_locker = nullptr;  // null on a device whose memory is the host's
   PeerPools* peers = nullptr;         // null, on all ranks: a lane reads only its own pages
-  CacheEvents* events = nullptr;      // null, on all ranks: no events are made
+  GroupCache& cache;
 };
 
 class GroupService {
@@ -60,7 +59,6 @@ class GroupService {
   Result<void> make_page_movers();
   // Says whether a prompt runs.
   void set_busy(bool busy);
-  void tell_of_kept_prefixes();
   Result<void> serve(CommandSource* commands);
   Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
@@ -70,10 +68,7 @@ class GroupService {
   Result<void> meet_after_layer(const engine::LayerReport& report, CommandSource* commands);
   Result<void> expect_next_layer(const engine::LayerReport& report);
   Result<void> post_metrics();
-  Result<void> gather_gone_pages(const std::vector<RankStats>& ranks,
-                                 const std::vector<BlockHash>& own);
-  Result<void> gather_gone_prefixes(const std::vector<RankStats>& ranks,
-                                    const protocol::CachedPrefixes& own);
+  Result<void> gather_lost_pages(const std::vector<RankStats>& ranks, const LostPages& own);
 
   const GroupResources r_;
   const GroupOptions& options_;
@@ -82,7 +77,6 @@ class GroupService {
   CoordinatorReporter reporter_;
   LeaseCommands leases_;
   std::optional<LaneRuns> lane_runs_;  // where prompts run side by side
-  PrefixLedger ledger_;                // rank 0's
   RowPace pace_;
   // Made by run(). The second of each is for prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;

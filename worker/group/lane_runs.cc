@@ -124,36 +124,35 @@ std::vector<LaneRuns::Prompt> LaneRuns::prompts_of(const protocol::GroupCommand&
         .lane = lane,
         .reporter = std::make_unique<CoordinatorReporter>(speaks ? &messages : nullptr, nowhere),
         .run = nullptr});
-    prompt.run = make_run(prompt, speaks, writer, reader);
+    prompt.run = make_run(prompt, writer, reader);
   }
   return prompts;
 }
 
-std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, bool speaks, PageWriter& writer,
+std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, PageWriter& writer,
                                               PageReader& reader) {
-  const bool publishes = r_.events != nullptr && r_.events->publishes();
-  const auto tell_cached = [this](const CachedChain& chain) { r_.events->stored(chain); };
+  std::function<void()> on_cached;
+  if (r_.runtime.grid().is_root()) {
+    on_cached = [this] { r_.reporter.cache_changed(r_.cache.read()); };
+  }
   return std::make_unique<PromptRun>(
-      PromptResources{
-          .runtime = r_.runtime,
-          .grid = r_.runtime.grid(),
-          .engine = r_.lane.engine(),
-          .engine_sync = sync_,
-          .lane = PromptLane{.number = prompt.lane,
-                             .most_new_tokens = r_.runtime.side_by_side_tokens(),
-                             .reads_peers = r_.peers != nullptr},
-          .limits = r_.runtime.lane_limits(),
-          .store = r_.store,
-          .writer = writer,
-          .reader = reader,
-          .server = r_.server,
-          .sync = r_.group,
-          .reporter = *prompt.reporter,
-          .pace = pace_,
-          .ledger = speaks ? &ledger_ : nullptr,
-          .events = r_.events,
-          .tell_cached = publishes ? tell_cached : decltype(PromptResources::tell_cached)(),
-          .options = r_.options},
+      PromptResources{.runtime = r_.runtime,
+                      .grid = r_.runtime.grid(),
+                      .engine = r_.lane.engine(),
+                      .engine_sync = sync_,
+                      .lane = PromptLane{.number = prompt.lane,
+                                         .most_new_tokens = r_.runtime.side_by_side_tokens(),
+                                         .reads_peers = r_.peers != nullptr},
+                      .limits = r_.runtime.lane_limits(),
+                      .store = r_.store,
+                      .writer = writer,
+                      .reader = reader,
+                      .server = r_.server,
+                      .sync = r_.group,
+                      .reporter = *prompt.reporter,
+                      .pace = pace_,
+                      .on_cached = std::move(on_cached),
+                      .options = r_.options},
       prompt.message, [this](const engine::LayerReport& report) -> Result<void> {
         sync_.expect(fmt::format("what follows layer {} of {} of a prompt beside others",
                                  report.layer + 1, report.num_layers),

@@ -15,7 +15,7 @@
 #include "engine/runtime/lane.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/lane_messages.h"
-#include "worker/control/prefix_ledger.h"
+#include "worker/events/group_cache.h"
 #include "worker/peers/page_places.h"
 #include "worker/peers/peer_pools.h"
 #include "worker/prompt/prompt_run.h"
@@ -34,7 +34,7 @@ struct LaneResources {
   RankWatch* watch = nullptr;
   // Null, on all ranks: a lane reads only the pages of its own ranks.
   PeerPools* peers = nullptr;
-  CacheEvents* events = nullptr;  // null: no events are made
+  GroupCache& cache;
   const GroupOptions& options;
 };
 
@@ -54,12 +54,6 @@ class LaneRuns {
   // like prompts that came alone.
   Result<void> run(const protocol::GroupCommand& command, PageWriter& writer, PageReader& reader,
                    const FindCancelled& find_cancelled, const RunOnAllRanks& run_on_all_ranks);
-  // Which beginnings of prompts that ran in this lane the store no longer has, as
-  // PrefixLedger::sweep; on the lane's first rank.
-  protocol::CachedPrefixes sweep(int64_t num_given_up, const PrefixLedger::FindPages& find) {
-    return ledger_.sweep(num_given_up, find);
-  }
-
   // Counts of prompts that ran in this lane, on its first rank; 0 on the others.
   const PromptCounts& counts() const { return counts_; }
 
@@ -77,9 +71,7 @@ class LaneRuns {
 
   std::vector<Prompt> prompts_of(const protocol::GroupCommand& command, LaneMessages& messages,
                                  ControlBoard& nowhere, PageWriter& writer, PageReader& reader);
-  // `speaks`: this rank reports for the prompt's lane.
-  std::unique_ptr<PromptRun> make_run(const Prompt& prompt, bool speaks, PageWriter& writer,
-                                      PageReader& reader);
+  std::unique_ptr<PromptRun> make_run(const Prompt& prompt, PageWriter& writer, PageReader& reader);
   // Reads all prompts at once.
   static void read(const std::vector<Prompt>& prompts);
   // The prompt of this rank's lane, or null.
@@ -105,10 +97,7 @@ class LaneRuns {
 
   const LaneResources r_;
   RankSync sync_;  // of the lane
-  // The lane's own: prompts that all ranks compute have another pace, and pages that lie in the
-  // lane may go without another rank's ledger noticing.
-  RowPace pace_;
-  PrefixLedger ledger_;
+  RowPace pace_;   // the lane's own: prompts that all ranks compute have another
   PromptCounts counts_;
   // Kept from call to call: in fresh memory, places of 40 MB take 20 ms longer.
   std::vector<PagePlace> own_places_;

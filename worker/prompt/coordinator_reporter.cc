@@ -60,7 +60,6 @@ void CoordinatorReporter::failed(const std::string& request_id, const Error& fai
 void CoordinatorReporter::relay(const protocol::Envelope& envelope) {
   if (link_ == nullptr || envelope.has_prefill_started()) return;
   if (envelope.has_prefill_done()) return done(envelope.prefill_done());
-  if (envelope.has_cached_prefixes()) return cache_changed(envelope.cached_prefixes());
   send(envelope);
 }
 
@@ -87,8 +86,7 @@ void CoordinatorReporter::lease_changed(const protocol::LeaseChange& change, Dur
 
 // If a lost connection loses the message, the board has the change for the next connection.
 void CoordinatorReporter::cache_changed(protocol::CachedPrefixes change) {
-  if (link_ == nullptr || (change.added().empty() && change.gone().empty())) return;
-  board_.cache_changed(change);
+  if (link_ == nullptr || !board_.cache_changed(change)) return;
   protocol::Envelope envelope;
   *envelope.mutable_cached_prefixes() = std::move(change);
   [[maybe_unused]] const auto sent = link_->send(envelope);

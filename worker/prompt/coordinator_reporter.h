@@ -33,8 +33,7 @@ class CoordinatorReporter {
   // `lease`: the time that a renewal is granted.
   void lease_changed(const protocol::LeaseChange& change, Duration lease,
                      const Result<void>& outcome);
-  // Which beginnings of prompts are cached from now on, and which no longer are. Does nothing where
-  // none changed.
+  // Which beginnings of prompts are cached, and which no longer are. Only what is new is told.
   void cache_changed(protocol::CachedPrefixes change);
   void metrics(const std::vector<RankStats>& ranks);
 

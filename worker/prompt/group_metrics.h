@@ -26,8 +26,8 @@ struct RankStats {
   int64_t cache_queried_tokens = 0;     // of those that read the prefix cache
   int64_t cache_hit_tokens = 0;         // of these, not computed
   int64_t cache_uneconomic_tokens = 0;  // cached, but computed since that was faster
-  int64_t num_gone_pages = 0;           // that the rank is going to name (CacheEvents)
-  int64_t num_gone_prefixes = 0;        // of its lane, likewise (LaneRuns)
+  int64_t num_lost_pages = 0;           // that the rank is going to name (LostPages)
+  bool lost_are_all_left = false;       // likewise
 };
 
 // Collective. The stats of all ranks, on every rank.

@@ -17,10 +17,8 @@ struct GroupOptions {
   // The most new tokens of a prompt that may run between two layers of another; 0: prompts run one
   // after the other.
   int64_t max_preempting_tokens = 0;
-  // The file where rank 0 records which prefixes are kept for the next start, where the store keeps
-  // any; empty: none.
-  std::string ledger_path;
-  // The file where it records which pages events have told of; empty, on all ranks: none.
+  // The file where rank 0 records which pages are cached, for the next start; empty, on all ranks:
+  // none.
   std::string journal_path;
   Duration layer_timeout = std::chrono::minutes(5);
   Duration drain_timeout = std::chrono::seconds(30);

@@ -72,13 +72,14 @@ std::vector<int64_t> PromptPages::numbers() const {
   return numbers;
 }
 
-Result<void> PromptPages::remember(std::span<const PageContentKey> keys, double cost) {
+Result<void> PromptPages::remember(std::span<const PageContentKey> keys, double cost,
+                                   std::shared_ptr<const kvstore::CachedPrompt> prompt) {
   std::vector<kvstore::CachedPage> named;
   for (const int64_t page : pages_) {
     if (page >= std::ssize(keys)) break;
     named.push_back({.page = page, .key = keys[static_cast<size_t>(page)]});
   }
-  const auto known = store_.remember(request_id_, named, cost);
+  const auto known = store_.remember(request_id_, named, cost, std::move(prompt));
   return known.status();
 }
 

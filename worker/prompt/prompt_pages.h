@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,8 +48,9 @@ class PromptPages {
   // The prompt's pages that are on this rank, ascending.
   std::vector<int64_t> numbers() const;
   // Call it once the pages are sealed. Of the first `keys.size()` pages of the prompt, remembers
-  // those that this rank computed, for later prompts. `cost` as of KvStore::remember.
-  Result<void> remember(std::span<const PageContentKey> keys, double cost);
+  // those that this rank computed, for later prompts. `cost` and `prompt` as of KvStore::remember.
+  Result<void> remember(std::span<const PageContentKey> keys, double cost,
+                        std::shared_ptr<const kvstore::CachedPrompt> prompt = nullptr);
 
  private:
   kvstore::KvStore& store_;

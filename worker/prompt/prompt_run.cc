@@ -250,47 +250,29 @@ void PromptRun::remember() {
   if (!pages_ || !writes_cache(prompt_) || input_->page_keys.empty()) return;
   const auto remembered = pages_->remember(
       input_->page_keys,
-      plan::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density));
-  if (r_.events != nullptr) tell_of_pages(remembered.ok());
-  if (!remembered.ok()) {
-    log::debug("{}", remembered.error().to_string());
-    return;
-  }
-  if (r_.ledger == nullptr) return;
-  const auto& options = prompt_.options();
-  auto change = r_.ledger->add({.prefix_keys = prefix_keys(input_->token_ids),
-                                .page_keys = input_->page_keys,
-                                .own_pages = pages_->numbers(),
-                                .origin = input_->origin,
-                                .tenant = tenant_key(prompt_.owner(), options.cache_salt())});
-  auto& origin = *change.add_origins();
-  origin.set_head_plan(options.head_plan());
-  origin.set_min_recall(options.min_recall());
-  origin.set_num_tokens(static_cast<uint64_t>(num_tokens_));
-  origin.set_impure(input_->impure);
-  origin.set_origin(input_->origin);
-  r_.ledger->keep(change);
-  r_.reporter.cache_changed(std::move(change));
+      plan::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density),
+      r_.on_cached ? std::make_shared<const kvstore::CachedPrompt>(cached_prompt()) : nullptr);
+  if (!remembered.ok()) log::debug("{}", remembered.error().to_string());
+  if (r_.on_cached) r_.on_cached();
 }
 
-// If another rank could not remember its pages, that rank reports them as gone.
-void PromptRun::tell_of_pages(bool remembered) {
-  std::vector<PageContentKey> own;
-  for (const int64_t page : pages_->numbers()) {
-    if (page < std::ssize(input_->page_keys))
-      own.push_back(input_->page_keys[static_cast<size_t>(page)]);
-  }
-  r_.events->add_own(own);
-  if (!remembered || r_.tell_cached == nullptr) return;
+// If another rank could not remember its pages, that rank's store says that they are gone.
+kvstore::CachedPrompt PromptRun::cached_prompt() const {
   const auto dealt = partition();
   std::vector<int> owners = cached_.prefix.owners;
   for (int64_t page = std::ssize(owners); page < std::ssize(input_->page_keys); ++page) {
     owners.push_back(dealt.owner(page * kernels::kPageTokens));
   }
-  r_.tell_cached({.keys = input_->page_keys,
-                  .token_ids = input_->token_ids,
-                  .owners = owners,
-                  .cache_salt = prompt_.options().cache_salt()});
+  const auto& options = prompt_.options();
+  return {.page_keys = input_->page_keys,
+          .owners = std::move(owners),
+          .token_ids = input_->token_ids,
+          .cache_salt = options.cache_salt(),
+          .origin = input_->origin,
+          .tenant = tenant_key(prompt_.owner(), options.cache_salt()),
+          .head_plan = options.head_plan(),
+          .min_recall = options.min_recall(),
+          .impure = input_->impure};
 }
 
 // A prompt may fit without its prefix where it does not fit behind it, since the prefix need not

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,8 +19,6 @@
 #include "engine/stage_clock.h"
 #include "kvstore/kv_store.h"
 #include "plan/head_plan.h"
-#include "worker/control/prefix_ledger.h"
-#include "worker/events/cache_events.h"
 #include "worker/peers/prefix_scores.h"
 #include "worker/prompt/coordinator_reporter.h"
 #include "worker/prompt/finished_prompt.h"
@@ -60,10 +59,9 @@ struct PromptResources {
   RankSync& sync;  // the group's
   CoordinatorReporter& reporter;
   RowPace& pace;
-  PrefixLedger* ledger = nullptr;  // on the first rank that computes it; null elsewhere
-  CacheEvents* events = nullptr;   // null where no events are made
-  // Called with what the prompt leaves in the cache, for events; null: not called.
-  std::function<void(const CachedChain&)> tell_cached = nullptr;
+  // Called once the store has what the prompt leaves in the cache, before the prompt is reported as
+  // done. Null except on the group's rank 0, whose store is also told what the prompt was.
+  std::function<void()> on_cached = nullptr;
   // Tokens of the prompt between two layers of which this one runs; 0: it runs alone.
   int64_t beside_tokens = 0;
   const GroupOptions& options;
@@ -154,7 +152,7 @@ class PromptRun {
   Result<void> seal();
   Result<void> drop_pages();
   void remember();
-  void tell_of_pages(bool remembered);
+  kvstore::CachedPrompt cached_prompt() const;
   // `finished`: null before the first layer. The manifest is empty on ranks that do not compute.
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
   void log_end(const Result<void>& outcome) const;

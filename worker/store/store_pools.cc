@@ -77,12 +77,8 @@ std::string kept_name(const std::string& group_name) {
   return "prefixes-" + sha256_hex(std::as_bytes(std::span(group_name))).substr(0, 16);
 }
 
-std::string ledger_path(const PoolOptions& options) {
-  return fmt::format("{}/rank-0/{}.ledger", options.disk_directory, kept_name(options.group_name));
-}
-
 std::string journal_path(const PoolOptions& options) {
-  return fmt::format("{}/rank-0/{}.events", options.disk_directory, kept_name(options.group_name));
+  return fmt::format("{}/rank-0/{}.pages", options.disk_directory, kept_name(options.group_name));
 }
 
 int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_t kept_already) {

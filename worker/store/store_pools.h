@@ -53,10 +53,8 @@ Result<MachineRoom> count_neighbours(comm::Communicator& world, const Result<Sto
 // The name of a group's files in a rank's directory, without their endings. The group's own name
 // may have any characters.
 std::string kept_name(const std::string& group_name);
-// The path of the prefix ledger (worker/control/ledger_file.h), beside rank 0's files. `options`
-// are those of all ranks.
-std::string ledger_path(const PoolOptions& options);
-// The path of the journal of events (worker/events/journal_file.h), beside them too.
+// The path of the journal of cached pages (worker/events/journal_file.h), beside rank 0's files.
+// `options` are those of all ranks.
 std::string journal_path(const PoolOptions& options);
 
 // How many bytes of cached prefixes a rank may keep, where `kept_already` bytes are kept. Less than

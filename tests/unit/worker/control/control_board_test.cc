@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
 
 #include "tests/support/fake_clock.h"
@@ -87,6 +88,29 @@ TEST_F(ControlBoardTest, HasAllThatIsCachedUnderTheNumberOfTheLastChange) {
   EXPECT_EQ(std::set<uint64_t>(all.added().begin(), all.added().end()), (std::set<uint64_t>{1, 4}));
   EXPECT_EQ(all.origins_size(), 2);
   EXPECT_EQ(board_.heartbeat().cached_prefixes(), 2u);
+}
+
+TEST_F(ControlBoardTest, OnlyWhatChangesIsToldAndNumbered) {
+  auto first = change({1, 2});
+  EXPECT_TRUE(board_.cache_changed(first));
+  auto known = change({2, 1}, {7});
+  EXPECT_FALSE(board_.cache_changed(known));
+  auto some = change({2, 3}, {1, 7});
+  EXPECT_TRUE(board_.cache_changed(some));
+  EXPECT_EQ(some.sequence(), 2u);
+  EXPECT_EQ(some.added_size(), 1);
+  EXPECT_EQ(some.gone_size(), 1);
+}
+
+TEST_F(ControlBoardTest, NoMoreIsToldThanACoordinatorTakes) {
+  std::vector<uint64_t> keys(ControlBoard::kMaxPrefixKeys + 1);
+  std::iota(keys.begin(), keys.end(), 1);
+  auto many = change(keys);
+  EXPECT_TRUE(board_.cache_changed(many));
+  EXPECT_EQ(static_cast<size_t>(many.added_size()), ControlBoard::kMaxPrefixKeys);
+  auto one_gone = change({keys.back()}, {1});
+  EXPECT_TRUE(board_.cache_changed(one_gone));
+  EXPECT_EQ(one_gone.added_size(), 1);
 }
 
 TEST_F(ControlBoardTest, KeepsTheLatestNamesOfPlans) {

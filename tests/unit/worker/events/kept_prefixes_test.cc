@@ -11,12 +11,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "comm/local/local_group.h"
 #include "tests/support/temp_directory.h"
+#include "tests/unit/worker/group/small_store.h"
 
 namespace millrace::worker {
 namespace {
@@ -62,10 +64,36 @@ struct Recorder final : EventPublisher {
   std::vector<KvEvent> start;
 };
 
+// What the test does in a life on rank 0.
+class Life {
+ public:
+  Life(kvstore::KvStore& store, GroupCache& cache) : store_(store), cache_(cache) {}
+  // A prompt leaves these pages.
+  void store(const std::vector<int>& numbers, const std::vector<int>& owners,
+             const std::string& salt = "") {
+    kvstore::CachedPrompt prompt{.owners = owners, .cache_salt = salt, .head_plan = "dense"};
+    for (const int number : numbers) prompt.page_keys.push_back(key(number));
+    prompt.token_ids = tokens(0, static_cast<int>(numbers.size()));
+    test::hold(store_, "prompt", "lease", std::chrono::seconds(1));
+    const auto remembered =
+        store_.remember("prompt", {}, 1, std::make_shared<kvstore::CachedPrompt>(prompt));
+    EXPECT_TRUE(remembered.ok());
+    EXPECT_TRUE(store_.release_lease("prompt", "lease").ok());
+    cache_.read();
+  }
+  void lose(const std::vector<BlockHash>& hashes) {
+    cache_.lost(std::vector<LostPages>{{.pages = hashes}, {}, {}, {}});
+  }
+
+ private:
+  kvstore::KvStore& store_;
+  GroupCache& cache_;
+};
+
 class KeptPagesTest : public ::testing::Test {
  protected:
   // Rank 0's part of a life that begins with what the ranks hold; then `then` is called with it.
-  void live(const PagesByRank& held, const std::function<void(CacheEvents&)>& then = {}) {
+  void live(const PagesByRank& held, const std::function<void(Life&)>& then = {}) {
     recorder_ = {};
     run_ranks(kNumRanks, [&](std::unique_ptr<comm::Communicator> world) {
       const int rank = world->rank();
@@ -77,32 +105,30 @@ class KeptPagesTest : public ::testing::Test {
         }
         return found;
       };
-      CacheEvents events(kNumTpRanks, rank == 0 ? &recorder_ : nullptr);
-      const auto told = publish_kept_prefixes(*world, kNumTpRanks, find, rank == 0 ? path() : "",
-                                              events, Deadline::after(std::chrono::seconds(60)));
-      EXPECT_TRUE(told.ok());
-      // Nothing that it was told of is gone by then.
-      EXPECT_THAT(events.take_gone(0, find), IsEmpty());
-      if (rank == 0 && then) then(events);
+      const auto store = test::small_store(Clock::steady());
+      const bool makes_events = rank == 0 && makes_events_;
+      GroupCache cache(*store, kNumTpRanks, makes_events ? &recorder_ : nullptr);
+      auto told = find_kept_prefixes(*world, kNumTpRanks, find, rank == 0 ? path() : "", cache,
+                                     Deadline::after(std::chrono::seconds(60)));
+      ASSERT_TRUE(told.ok());
+      if (rank != 0) return;
+      told_ = *std::move(told);
+      Life life(*store, cache);
+      if (then) then(life);
     });
-  }
-  static void store(CacheEvents& events, const std::vector<int>& numbers,
-                    const std::vector<int>& owners, const std::string& salt = "") {
-    std::vector<PageContentKey> keys;
-    for (const int number : numbers) keys.push_back(key(number));
-    const auto all = tokens(0, static_cast<int>(numbers.size()));
-    events.stored({.keys = keys, .token_ids = all, .owners = owners, .cache_salt = salt});
   }
   std::string path() const { return directory_.file("events"); }
 
   const test::TempDirectory directory_;
   Recorder recorder_;
+  bool makes_events_ = true;
+  protocol::CachedPrefixes told_;  // to the coordinator, at the start
 };
 
 TEST_F(KeptPagesTest, PagesThatOneContextParallelRankHasWhollyArePublishedInTheirChains) {
-  live({}, [](CacheEvents& events) {
-    store(events, {1, 2, 3}, {0, 1, 0}, "salt");
-    store(events, {1, 2, 14, 15}, {0, 1, 0, 0}, "salt");
+  live({}, [](Life& life) {
+    life.store({1, 2, 3}, {0, 1, 0}, "salt");
+    life.store({1, 2, 14, 15}, {0, 1, 0, 0}, "salt");
   });
   EXPECT_THAT(recorder_.start, IsEmpty());
   // One tensor-parallel rank lacks 3, so 14 follows 2 in one event. 15 is held twice.
@@ -118,18 +144,18 @@ TEST_F(KeptPagesTest, PagesThatOneContextParallelRankHasWhollyArePublishedInThei
 }
 
 TEST_F(KeptPagesTest, WhatFollowsAPageThatIsGoneIsNotPublished) {
-  live({}, [](CacheEvents& events) { store(events, {1, 2, 3}, {0, 0, 0}); });
+  live({}, [](Life& life) { life.store({1, 2, 3}, {0, 0, 0}); });
   live({{{2, 3}, {2, 3}, {}, {}}});
   EXPECT_THAT(recorder_.start, IsEmpty());
 }
 
 TEST_F(KeptPagesTest, TheyAreRemovedAndStoredAsOthersAre) {
-  live({}, [](CacheEvents& events) { store(events, {1, 2}, {0, 0}); });
+  live({}, [](Life& life) { life.store({1, 2}, {0, 0}); });
   const PagesByRank all = {{{1, 2}, {1, 2}, {2}, {2}}};
-  live(all, [](CacheEvents& events) {
+  live(all, [](Life& life) {
     // The other context-parallel rank also has 2.
-    events.gone(std::vector<std::vector<BlockHash>>{{1, 2}, {}, {}, {}});
-    store(events, {1, 2, 3}, {1, 1, 1});
+    life.lose({1, 2});
+    life.store({1, 2, 3}, {1, 1, 1});
   });
   EXPECT_THAT(recorder_.events,
               ElementsAre(BlocksRemoved{.hashes = {1}},
@@ -140,28 +166,46 @@ TEST_F(KeptPagesTest, TheyAreRemovedAndStoredAsOthersAre) {
               ElementsAre(BlocksStored{.hashes = {1, 2, 3}, .token_ids = tokens(0, 3)}));
 }
 
-TEST_F(KeptPagesTest, EachRankTellsOfThoseThatItHasNoMore) {
-  live({}, [](CacheEvents& events) { store(events, {1, 2}, {0, 0}); });
-  run_ranks(1, [&](std::unique_ptr<comm::Communicator> world) {
-    CacheEvents events(1, &recorder_);
-    bool has_second = true;
-    const auto find = [&has_second](std::span<const PageContentKey> keys) {
-      std::vector<bool> found;
-      for (const auto& one : keys) found.push_back(one == key(1) || has_second);
-      return found;
-    };
-    ASSERT_TRUE(publish_kept_prefixes(*world, 1, find, path(), events,
-                                      Deadline::after(std::chrono::seconds(60)))
-                    .ok());
-    EXPECT_THAT(events.take_gone(0, find), IsEmpty());
-    has_second = false;
-    EXPECT_THAT(events.take_gone(1, find), ElementsAre(2));
-  });
+// 16 pages, of which the last 7 are gone at the next start.
+TEST_F(KeptPagesTest, TheCoordinatorIsToldOfBeginningsWhosePagesAreThereAgain) {
+  for (const bool makes_events : {false, true}) {
+    makes_events_ = makes_events;
+    std::vector<int> numbers(16);
+    std::iota(numbers.begin(), numbers.end(), 1);
+    live({}, [&](Life& life) { life.store(numbers, std::vector<int>(16, 0)); });
+    EXPECT_EQ(told_.added_size(), 0);
+    const std::set<int> left = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    live({left, left, {}, {}});
+    EXPECT_EQ(told_.added_size(), 1);
+    ASSERT_EQ(told_.origins_size(), 1);
+    EXPECT_EQ(told_.origins(0).head_plan(), "dense");
+    live({left, left, {}, {}});
+    EXPECT_EQ(told_.added_size(), 1);
+    std::filesystem::remove(path());
+  }
+}
+
+TEST_F(KeptPagesTest, TokensAreNotedOnlyForEvents) {
+  makes_events_ = false;
+  const PagesByRank held = {{{1, 2}, {1, 2}, {}, {}}};
+  live({}, [](Life& life) { life.store({1, 2}, {0, 0}); });
+  const auto size = std::filesystem::file_size(path());
+  EXPECT_LT(size, 300u);
+  // They are not published until a prompt brings the tokens.
+  makes_events_ = true;
+  live(held, [](Life& life) { life.store({1, 2}, {0, 0}); });
+  EXPECT_THAT(recorder_.start, IsEmpty());
+  EXPECT_THAT(recorder_.events,
+              ElementsAre(BlocksStored{.hashes = {1, 2}, .token_ids = tokens(0, 2)}));
+  EXPECT_GT(std::filesystem::file_size(path()), size + 500);
+  makes_events_ = false;
+  live(held);
+  EXPECT_LT(std::filesystem::file_size(path()), 300u);
 }
 
 TEST_F(KeptPagesTest, AJournalThatCannotBeHadIsNoneAndNothingIsNoted) {
   std::filesystem::create_directory(path());
-  live({}, [](CacheEvents& events) { store(events, {1, 2}, {0, 0}); });
+  live({}, [](Life& life) { life.store({1, 2}, {0, 0}); });
   EXPECT_THAT(recorder_.start, IsEmpty());
   EXPECT_THAT(recorder_.events,
               ElementsAre(BlocksStored{.hashes = {1, 2}, .token_ids = tokens(0, 2)}));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a group publishes at its start about the pages that its former life kept: those that prompts
-// find, and no others.
+// What a group tells at its start of the pages that its former life kept: those that prompts find,
+// and no others.
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "tests/unit/worker/group/event_recorder.h"
 #include "tests/unit/worker/group/group_service_case.h"
@@ -88,9 +89,14 @@ class GroupKeptEventsTest : public GroupServiceTest,
     EXPECT_TRUE(running_->link().wait_for(protocol::Envelope::kLeaseReply).has_value());
     return done->prefill_done().cached_tokens();
   }
+  // The beginnings of which a coordinator is told when it connects.
+  std::set<uint64_t> told() {
+    const auto all = running_->board().cached_prefixes();
+    return {all.added().begin(), all.added().end()};
+  }
   std::string journal() const {
     for (const auto& entry : std::filesystem::directory_iterator(disk_.file("rank-0"))) {
-      if (entry.path().extension() == ".events") return entry.path();
+      if (entry.path().extension() == ".pages") return entry.path();
     }
     return "";
   }
@@ -111,9 +117,12 @@ TEST_P(GroupKeptEventsTest, AllThatWasKeptIsPublishedBeforeAnyPrompt) {
   run("salted", tokens(300, 1), "salt");
   const auto stored = recorder_->take();
   EXPECT_THAT(recorder_->take_start(), IsEmpty());
+  const auto told_before = told();
+  EXPECT_THAT(told_before, SizeIs(2));
   restart();
   // The prompt's answer shows that the group has started.
   EXPECT_EQ(run("again", tokens(700, 1)), 576U);
+  EXPECT_EQ(told(), told_before);
   const auto start = recorder_->take_start();
   EXPECT_EQ(blocks_of(start), blocks_of(stored));
   EXPECT_THAT(recorder_->take(), IsEmpty());
@@ -169,12 +178,16 @@ TEST_P(GroupKeptEventsTest, WithoutItsJournalOrWithADamagedOneNothingWrongIsPubl
   EXPECT_EQ(blocks_of(recorder_->take()), stored);
 }
 
-TEST_P(GroupKeptEventsTest, WithoutEventsNothingIsNoted) {
+TEST_P(GroupKeptEventsTest, WithoutEventsNoTokensAreNoted) {
   options_.open_events = nullptr;
   restart();
   run("a", tokens(700, 1));
   end();
-  EXPECT_EQ(journal(), "");
+  constexpr size_t kBlockBytes = 64 * sizeof(int32_t);
+  EXPECT_LT(std::filesystem::file_size(journal()), 10 * kBlockBytes);
+  restart();
+  run("b", tokens(100, 2));
+  EXPECT_THAT(told(), SizeIs(1));
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GroupKeptEventsTest,
