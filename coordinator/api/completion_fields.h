@@ -91,8 +91,8 @@ inline constexpr std::array<CompletionField, 26> kChatFields = {
 // Fields of POST /v1/prefill that OpenAI has no place for, with the same rules. Hand-over is not
 // among them: there is no manifest to pull by before the answer. The priority is also here for
 // bodies that afterwards go to a decode engine without priorities.
-inline constexpr std::array<std::string_view, 8> kMillraceFields = {
-    "head_plan", "min_recall", "deadline_ms", "lease_ms",
-    "priority",  "cache",      "cache_salt",  "cache_impure"};
+inline constexpr std::array<std::string_view, 9> kMillraceFields = {
+    "head_plan", "min_recall", "deadline_ms",  "lease_ms",     "priority",
+    "cache",     "cache_salt", "cache_impure", "on_disconnect"};
 
 }  // namespace millrace::coordinator

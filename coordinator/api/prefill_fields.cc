@@ -103,6 +103,18 @@ Result<void> set_cache_salt(const Setting& value) {
   return {};
 }
 
+Result<void> set_on_disconnect(const Setting& value) {
+  if (value.text == "cancel") {
+    value.body.on_disconnect = OnDisconnect::kCancel;
+  } else if (value.text == "finish") {
+    value.body.on_disconnect = OnDisconnect::kFinish;
+  } else {
+    return error(Errc::kInvalidArgument, "'{}' is '{:.40}'; must be cancel or finish",
+                 value.shown, value.text);
+  }
+  return {};
+}
+
 Result<void> set_deadline(const Setting& value) {
   MR_RETURN_IF_ERROR(check_range(value, 1, value.limits.max_duration_ms));
   value.body.options.set_deadline_ms(static_cast<uint64_t>(value.integer));
@@ -183,6 +195,7 @@ constexpr auto kFields = std::to_array<PrefillFields::Field>({
     {"cache_impure", Kind::kBool, set_cache_impure},
     {"kv_budget", Kind::kNumber, set_kv_budget},
     {"kv_budget_tokens", Kind::kInt, set_kv_budget_tokens},
+    {"on_disconnect", Kind::kString, set_on_disconnect},
 });
 static_assert(kFields.size() <= 64);  // PrefillFields::seen_
 
@@ -365,6 +378,13 @@ ParsedPrefillBody PrefillFields::finish() {
         "handover");
   }
   if (auto refusal = check_kv_budget()) return std::move(*refusal);
+  if (body_.on_disconnect.value_or(OnDisconnect::kCancel) != OnDisconnect::kCancel &&
+      (body_.options.cache() & protocol::CACHE_READ) == 0) {
+    return invalid(
+        "'on_disconnect' finish requires 'cache' read or both: the client that returns "
+        "is answered by an earlier prefill",
+        "on_disconnect");
+  }
   return std::move(body_);
 }
 

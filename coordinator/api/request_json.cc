@@ -85,6 +85,7 @@ json::object done_json(const Request& request, TimePoint now) {
   out["prefill_seconds"] = seconds(*request.ended_at - *request.started_at);
   out["set_aside_seconds"] = request.set_aside_s;
   out["times_set_aside"] = request.times_set_aside;
+  out["joined"] = request.role == RequestRole::kJoined;
   out["lease"] = lease_json(request, now);
   json::object phases;
   for (const auto& phase : request.result->phases())

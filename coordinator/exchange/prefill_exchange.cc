@@ -6,6 +6,7 @@
 
 #include "common/content/prefix_keys.h"
 #include "common/log.h"
+#include "coordinator/api/parse_completion.h"
 #include "coordinator/api/request_json.h"
 #include "coordinator/exchange/event_stream.h"
 #include "coordinator/exchange/prompt_text.h"
@@ -70,6 +71,7 @@ awaitable<std::optional<Refusal>> PrefillExchange::prepare(PrefillBody& body) {
   auto work = [this, &body]() -> awaitable<void> {
     form_.see_prompt(body.prompt_token_ids);
     if ((body.options.cache() & protocol::CACHE_READ) != 0) {
+      body.prompt_sha256 = prompt_digest(body.prompt_token_ids);
       body.prefix_keys = prefix_keys(body.prompt_token_ids);
     }
     co_return;
@@ -112,7 +114,7 @@ awaitable<bool> PrefillExchange::answer_at_end(Record record) {
     co_await wait_for_end(record, changed, client);
   }
   if (record->ended()) co_return co_await answer_result(record);
-  (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+  shared_.scheduler.leave(*record, "the client disconnected");
   co_return false;
 }
 
@@ -139,7 +141,7 @@ awaitable<bool> PrefillExchange::answer_result(Record record) {
 awaitable<bool> PrefillExchange::stream(Record record) {
   EventStream events(shared_, stream_, writer_);
   const EventStream::Outcome sent = co_await events.run(record);
-  if (!sent.complete) (void)shared_.scheduler.cancel(record->id, "the client disconnected");
+  if (!sent.complete) shared_.scheduler.leave(*record, "the client disconnected");
   co_return sent.reusable;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exchange for a posted prompt, in either form: parses the body, submits the request, and
-// answers with its result or with a stream of events. If the client leaves, its request is
-// cancelled. For a forecast it answers when the prompt should end, and queues nothing.
+// answers with its result or with a stream of events. If the client leaves, the scheduler decides
+// what becomes of its request. For a forecast it answers when the prompt should end, and queues nothing.
 #pragma once
 
 #include <memory>

@@ -47,9 +47,22 @@ std::vector<std::shared_ptr<Request>> Group::requests() const {
 
 std::shared_ptr<Request> Group::find(const std::string& request_id) const {
   for (const auto& request : requests()) {
-    if (request->id == request_id) return request;
+    if (request->id_at_group() == request_id) return request;
   }
   return nullptr;
+}
+
+bool Group::replace(const std::shared_ptr<Request>& request, const std::shared_ptr<Request>& heir) {
+  if (running == request) {
+    running = heir;
+  } else if (preempting == request) {
+    preempting = heir;
+  } else {
+    const auto at = std::ranges::find(side_by_side, request);
+    if (at == side_by_side.end()) return false;
+    *at = heir;
+  }
+  return true;
 }
 
 std::shared_ptr<Request> Group::take(const std::string& request_id) {

@@ -50,7 +50,7 @@ struct Group {
   }
   // Reports during a prefill are ignored, because they date from before it started.
   void report_room(uint64_t free_prompt_tokens);
-  // Null if the group does not work on the request.
+  // By Request::id_at_group(). Null if the group does not work on the request.
   std::shared_ptr<Request> find(const std::string& request_id) const;
   bool works_on(const std::string& request_id) const { return find(request_id) != nullptr; }
   // All requests that the group works on.
@@ -58,6 +58,8 @@ struct Group {
   // The group has answered or is gone: it no longer works on the request. Null if it did not work
   // on it.
   std::shared_ptr<Request> take(const std::string& request_id);
+  // From now on the group's work is that of `heir`. False if it does not work on `request`.
+  bool replace(const std::shared_ptr<Request>& request, const std::shared_ptr<Request>& heir);
   // Tells the group that nobody needs that cache any more.
   void send_release(const std::string& request_id, const std::string& lease_id) const;
   // The longest time before the group notices that a request was cancelled. Prompts that run side

@@ -33,8 +33,19 @@ Lease lease_to_come(const Request& running, TimePoint now) {
 std::map<std::string, Leases> leases_by_group(std::span<const std::shared_ptr<Request>> records,
                                               std::span<Group* const> groups, TimePoint now) {
   std::map<std::string, Leases> out;
+  std::map<const protocol::PrefillDone*, TimePoint> last_end;  // of caches with several leases
+  for (const auto& record : records) {
+    if (record->lease != LeaseState::kActive || !record->shares_lease) continue;
+    TimePoint& last = last_end[record->result.get()];
+    last = std::max(last, record->lease_ends);
+  }
   for (const auto& record : records) {
     if (record->lease != LeaseState::kActive) continue;
+    if (record->shares_lease) {
+      const auto last = last_end.find(record->result.get());
+      if (last == last_end.end() || last->second != record->lease_ends) continue;
+      last_end.erase(last);
+    }
     out[record->group_id].push_back({record->lease_ends, record->num_tokens});
   }
   for (const Group* group : groups) {

@@ -46,7 +46,7 @@ bool is_preemptible(const Group* group) {
 bool may_set_aside(const Group& group, const Request& request, double for_s, TimePoint now) {
   const Request& running = *group.running;
   const double left_s = seconds_left(running, now);
-  const double until_deadline_s = seconds(running.queued_at + running.deadline_after() - now);
+  const double until_deadline_s = seconds(running.must_end_by() - now);
   const bool by_priority = outranks(request, running);
   const double share = by_priority ? kSetAsideShareByPriority : kSetAsideShare;
   return (by_priority || for_s <= kPreemptingShareOfRest * left_s) &&

@@ -71,7 +71,7 @@ Candidate candidate(const Group& group, const std::shared_ptr<Request>& request,
   return {.request = request,
           .alone_s = seconds(forecast.expect(group, *request)),
           .lane_s = seconds(forecast.expect_in_lane(group, *request)),
-          .until_deadline_s = seconds(request->queued_at + request->deadline_after() - now)};
+          .until_deadline_s = seconds(request->must_end_by() - now)};
 }
 
 }  // namespace

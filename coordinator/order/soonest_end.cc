@@ -131,7 +131,7 @@ class FreeTimes {
       took = least;
     }
     if (best == nullptr) return;
-    const Duration until_deadline = request.queued_at + request.deadline_after() - now_;
+    const Duration until_deadline = request.must_end_by() - now_;
     if (best->at + *took > until_deadline) return;
     best->at += *took;
     best->free_tokens -= request.num_tokens;

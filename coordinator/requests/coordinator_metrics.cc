@@ -80,6 +80,13 @@ CoordinatorMetrics::CoordinatorMetrics(metrics::Registry& registry)
       queued_requests_(registry.gauge("millrace_queued_requests", "Requests waiting for a group")),
       running_requests_(registry.gauge("millrace_running_requests", "Requests running on a group")),
       connected_groups_(registry.gauge("millrace_connected_groups", "Connected worker groups")),
+      unattended_prefills_(registry.gauge("millrace_unattended_requests",
+                                          "Prefills that go on although their clients have left")),
+      held_results_(registry.gauge("millrace_held_leases",
+                                   "Results held for a client that may send its prompt again")),
+      joined_(registry.counter("millrace_prefill_joined_total",
+                               "Requests answered by the prefill of another request for the same "
+                               "prompt")),
       groups_lost_(
           registry.counter("millrace_groups_lost_total",
                            "Groups lost because their connection ended or they went silent")),
@@ -123,6 +130,7 @@ CoordinatorMetrics::CoordinatorMetrics(metrics::Registry& registry)
     requests("failed", errc_name(code));
     requests("refused", errc_name(code));
     requests_given_back(code);
+    wasted_token_layers(code);
   }
   requests("refused", kQuota);
   for (const LeaseState how : {LeaseState::kReleased, LeaseState::kExpired, LeaseState::kLost}) {
@@ -145,6 +153,12 @@ metrics::Counter CoordinatorMetrics::leases_ended(LeaseState how) {
                            {{"reason", std::string(lease_state_name(how))}});
 }
 
+metrics::Counter CoordinatorMetrics::wasted_token_layers(Errc why) {
+  return registry_.counter("millrace_prefill_wasted_token_layers_total",
+                           "Tokens times layers that were computed and thrown away, by reason",
+                           {{"reason", std::string(errc_name(why))}});
+}
+
 void CoordinatorMetrics::refused(const Refusal& why) {
   requests("refused", why.over_quota ? kQuota : errc_name(why.error.code)).add();
 }
@@ -155,13 +169,31 @@ void CoordinatorMetrics::admitted(const Request& request) {
   prompt_tokens_.observe(static_cast<double>(request.num_tokens));
 }
 
+void CoordinatorMetrics::joined() {
+  joined_.add();
+}
+// Cached tokens are not computed; how many there were is known only at the end.
+void CoordinatorMetrics::wasted(const Request& request, Errc why, size_t num_layers) {
+  const int64_t tokens = std::max<int64_t>(0, request.num_tokens - request.foreseen_tokens);
+  wasted_token_layers(why).add(static_cast<double>(tokens) * static_cast<double>(num_layers));
+}
+void CoordinatorMetrics::unattended(int64_t prefills, int64_t results) {
+  unattended_prefills_.set(static_cast<double>(prefills));
+  held_results_.set(static_cast<double>(results));
+}
+
 void CoordinatorMetrics::ended(const Request& request) {
-  if (request.state == RequestState::kFailed) {
-    requests("failed", errc_name(request.failure->error.code)).add();
+  const bool failed = request.state == RequestState::kFailed;
+  const Errc why = failed ? request.failure->error.code : Errc{};
+  if (request.role != RequestRole::kPrefill) {
+    requests(failed ? "failed" : "done", failed ? errc_name(why) : "ok").add();
+  }
+  if (request.role == RequestRole::kJoined) return;
+  if (failed) {
     times_of_failed_.observe(request);
+    wasted(request, why, request.layer_density.size());
     return;
   }
-  requests("done", "ok").add();
   if (request.between_layers) preemptions_.add();
   if (request.num_side_by_side > 1 && ran_in_lane(*request.result)) side_by_side_.add();
   if (request.waits_for_prefix_since) prefix_waits_.add();

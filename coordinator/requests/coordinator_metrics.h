@@ -20,7 +20,13 @@ class CoordinatorMetrics {
   void admitted(const Request& request);
   // A group gave the request back, and another may take it.
   void given_back(Errc why);
+  // A request that the prefill of another answers.
+  void joined();
   void ended(const Request& request);
+  // So many layers of the request's tokens were computed for nothing.
+  void wasted(const Request& request, Errc why, size_t num_layers);
+  // Prefills that wait or run without a client, and results that are held for one.
+  void unattended(int64_t prefills, int64_t results);
   void waiting(int64_t queued, int64_t running);
   void groups(int connected);
   void group_lost();
@@ -45,6 +51,7 @@ class CoordinatorMetrics {
 
   metrics::Counter requests(const std::string& outcome, std::string_view reason);
   metrics::Counter requests_given_back(Errc why);
+  metrics::Counter wasted_token_layers(Errc why);
   metrics::Counter leases_ended(LeaseState how);
 
   metrics::Registry& registry_;
@@ -52,6 +59,9 @@ class CoordinatorMetrics {
   metrics::Gauge queued_requests_;
   metrics::Gauge running_requests_;
   metrics::Gauge connected_groups_;
+  metrics::Gauge unattended_prefills_;
+  metrics::Gauge held_results_;
+  metrics::Counter joined_;
   metrics::Counter groups_lost_;
   metrics::Counter preemptions_;
   metrics::Counter side_by_side_;

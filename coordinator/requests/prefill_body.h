@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/requests/on_disconnect.h"
 #include "protocol/control_messages.pb.h"
 
 namespace millrace::coordinator {
@@ -24,8 +25,10 @@ struct PrefillBody {
   bool stream = false;
   // In place of options.kv_budget: tokens to keep, by layer and kv head. 0: not given.
   int64_t kv_budget_tokens = 0;
-  protocol::PrefillOptions options;   // a streaming handover only with `stream`
+  protocol::PrefillOptions options;           // a streaming handover only with `stream`
+  std::optional<OnDisconnect> on_disconnect;  // none: the operator's default
   std::vector<uint64_t> prefix_keys;  // common/content/prefix_keys.h; none if it reads no cache
+  std::string prompt_sha256;          // of the token ids; "" : shares its prefill with none
 };
 
 }  // namespace millrace::coordinator

@@ -13,7 +13,9 @@
 
 #include "common/clock.h"
 #include "common/result.h"
+#include "coordinator/requests/on_disconnect.h"
 #include "coordinator/requests/refusal.h"
+#include "coordinator/requests/request_role.h"
 #include "protocol/control_messages.pb.h"
 
 namespace millrace::coordinator {
@@ -34,6 +36,13 @@ struct Request {
   Duration deadline_after() const {  // from queued_at
     return std::chrono::milliseconds(static_cast<int64_t>(options.deadline_ms()));
   }
+  // When a group has to be done with it. A prefill may outlast the deadline of its client, for the
+  // sake of others or because it is to be finished anyway.
+  TimePoint must_end_by() const {
+    return outlasts_deadline ? TimePoint::max() : queued_at + deadline_after();
+  }
+  // By which groups know it, and the lease on its cache.
+  const std::string& id_at_group() const { return sent_as.empty() ? id : sent_as; }
   int32_t priority() const { return options.priority(); }
   double queue_s(TimePoint now) const { return seconds(started_at.value_or(now) - queued_at); }
 
@@ -46,6 +55,13 @@ struct Request {
   protocol::PrefillOptions options;   // deadline and lease are set, from the defaults if need be
   std::vector<uint64_t> prefix_keys;  // common/content/prefix_keys.h; none if it reads no cache
   uint64_t tenant = 0;                // the same, tenant_key
+
+  // Of requests that share a prefill (schedule/shared_prefills.h).
+  RequestRole role = RequestRole::kWhole;
+  std::string sent_as;      // to groups, in place of its id; "" : its id
+  std::string sharing_key;  // of one key, one prefill answers all; "" : it shares with none
+  OnDisconnect on_disconnect = OnDisconnect::kCancel;
+  bool outlasts_deadline = false;
 
   RequestState state = RequestState::kQueued;
   std::string group_id;  // "" until dispatched
@@ -85,6 +101,8 @@ struct Request {
 
   LeaseState lease = LeaseState::kNone;
   TimePoint lease_ends;
+  bool shares_lease = false;                 // other records have leases on the same cache
+  Duration lease_asked{};                    // with the last LeaseRenew
   bool lease_call_open = false;              // a LeaseRenew was sent and not yet answered
   std::optional<Result<void>> lease_answer;  // to the last LeaseRenew
 };

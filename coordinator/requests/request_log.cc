@@ -17,14 +17,27 @@ PacedLine& line_without_work() {
 
 }  // namespace
 
+namespace {
+
+std::string name_of(const Request& request) {
+  return request.role == RequestRole::kPrefill
+             ? fmt::format("prefill of request {}, which had left", request.id_at_group())
+             : fmt::format("request {}", request.id);
+}
+
+}  // namespace
+
 std::string end_line(const Request& request) {
   const std::string by = request.owner.empty() ? "" : fmt::format(" of '{}'", request.owner);
-  std::string line = fmt::format("request {}{}: {} tokens, {}", request.id, by, request.num_tokens,
+  std::string line = fmt::format("{}{}: {} tokens, {}", name_of(request), by, request.num_tokens,
                                  request.failure ? errc_name(request.failure->error.code) : "done");
   if (!request.group_name.empty()) line += fmt::format(" on group '{}'", request.group_name);
   line += fmt::format(": queue {:.2f} s", request.queue_s(*request.ended_at));
   if (request.started_at) {
     line += fmt::format(", prefill {:.2f} s", seconds(*request.ended_at - *request.started_at));
+  }
+  if (request.role == RequestRole::kJoined && !request.sent_as.empty()) {
+    line += fmt::format(", joined {}", request.sent_as);
   }
   if (request.result) line += fmt::format(", density {:.3f}", request.result->manifest().density());
   if (request.failure) line += ": " + request.failure->error.message;

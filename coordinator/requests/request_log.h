@@ -3,6 +3,8 @@
 // with, there are at most ten lines a second, which say how many they stand for.
 //   request r1: 8192 tokens, done on group 'group-0': queue 0.01 s, prefill 1.24 s, density 0.337
 //   request r2 of 'router': 8192 tokens, cancelled: queue 3.20 s: the client disconnected
+//   request r4: 8192 tokens, done on group 'group-0': queue 0 s, prefill 0.62 s, joined r1, density
+//   prefill of request r1, which had left: 8192 tokens, done on group 'group-0': ...
 //   request r3: refused, exhausted: the queue is full: 256 requests wait, limit 256
 #pragma once
 

@@ -28,6 +28,13 @@ void RequestQueue::push_front(std::shared_ptr<Request> request) {
   waiting_.push_front(std::move(request));
 }
 
+bool RequestQueue::replace(const Request& request, const std::shared_ptr<Request>& heir) {
+  const auto found = std::ranges::find(waiting_, &request, &std::shared_ptr<Request>::get);
+  if (found == waiting_.end()) return false;
+  *found = heir;
+  return true;
+}
+
 bool RequestQueue::remove(const Request& request) {
   const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                   [&](const auto& waiting) { return waiting.get() == &request; });

@@ -19,6 +19,8 @@ class RequestQueue {
   Result<void> push(std::shared_ptr<Request> request);
   // For a request that a group gave back. Not bounded: it was in the queue before.
   void push_front(std::shared_ptr<Request> request);
+  // `heir` has the same prompt, and takes the place of `request`. False if that is not there.
+  bool replace(const Request& request, const std::shared_ptr<Request>& heir);
   // True if it was there.
   bool remove(const Request& request);
 

@@ -28,6 +28,8 @@ class RequestTable {
   // be sent again under its id.
   bool insert(const std::shared_ptr<Request>& request);
   std::shared_ptr<Request> find(const std::string& id) const;
+  // Records by Request::id_at_group(); several where they share a prefill.
+  std::vector<std::shared_ptr<Request>> known_to_groups_as(const std::string& id) const;
   std::vector<std::shared_ptr<Request>> all() const;
 
   // To be called whenever the state, lease or times of a record have changed.
@@ -47,6 +49,7 @@ class RequestTable {
     Schedule::iterator at;
   };
 
+  void erase(const std::string& id);
   static Due due_of(const Request& request);
   TimePoint time_of(const Request& request) const;
   Schedule& schedule_of(Due what) { return schedules_[static_cast<size_t>(what)]; }
@@ -55,6 +58,7 @@ class RequestTable {
   int64_t max_ended_;
   Duration keep_ended_;
   std::map<std::string, Entry> by_id_;
+  std::multimap<std::string, std::shared_ptr<Request>> by_sent_id_;  // of those sent as another id
   std::array<Schedule, 3> schedules_;  // by Due, so that a tick visits only what is due
 };
 

@@ -23,6 +23,22 @@ Result<void> RequestTracker::admit(const std::shared_ptr<Request>& request) {
   return {};
 }
 
+void RequestTracker::join(const std::shared_ptr<Request>& request) {
+  const bool inserted = table_.insert(request);
+  MR_CHECK(inserted, "request id {} in use", request->id);
+  ++open_by_owner_[request->owner];
+  metrics_.joined();
+}
+
+void RequestTracker::hand_over(const std::shared_ptr<Request>& request,
+                               const std::shared_ptr<Request>& heir) {
+  queue_.replace(*request, heir);
+  const bool inserted = table_.insert(heir);
+  MR_CHECK(inserted, "request id {} in use", heir->id);
+  request->role = RequestRole::kJoined;
+  request->prompt.clear();
+}
+
 void RequestTracker::assign(const std::shared_ptr<Request>& request) {
   const bool waited = queue_.remove(*request);
   MR_CHECK(waited, "request {} is not in the queue", request->id);
@@ -39,6 +55,7 @@ void RequestTracker::begin(Request& request) {
 
 void RequestTracker::requeue(const std::shared_ptr<Request>& request, Errc why) {
   metrics_.given_back(why);
+  metrics_.wasted(*request, why, request->layer_density.size());
   --running_;
   request->state = RequestState::kQueued;
   request->started_at.reset();
@@ -61,14 +78,29 @@ void RequestTracker::finish(Request& request, protocol::PrefillDone result, Dura
   ended(request);
 }
 
+void RequestTracker::finish_joined(Request& request,
+                                   std::shared_ptr<const protocol::PrefillDone> result,
+                                   Duration lease) {
+  request.state = RequestState::kDone;
+  request.ended_at = request.kept_since = clock_.now();
+  request.result = std::move(result);
+  request.lease = LeaseState::kActive;
+  request.lease_ends = clock_.now() + lease;
+  ended(request);
+}
+
 void RequestTracker::fail(const std::shared_ptr<Request>& request, Refusal why) {
   if (request->ended()) return;
-  if (!queue_.remove(*request)) --running_;
+  if (request->role != RequestRole::kJoined && !queue_.remove(*request)) --running_;
   request->prompt.clear();
   request->state = RequestState::kFailed;
   request->failure = std::move(why);
   request->ended_at = request->kept_since = clock_.now();
   ended(*request);
+}
+
+void RequestTracker::wasted_layer(const Request& request) {
+  metrics_.wasted(request, request.failure ? request.failure->error.code : Errc::kCancelled, 1);
 }
 
 void RequestTracker::changed(const Request& request) {
@@ -82,8 +114,10 @@ int RequestTracker::open_of(const std::string& owner) const {
 }
 
 void RequestTracker::ended(const Request& request) {
-  const auto own = open_by_owner_.find(request.owner);
-  if (--own->second == 0) open_by_owner_.erase(own);
+  if (request.role != RequestRole::kPrefill) {
+    const auto own = open_by_owner_.find(request.owner);
+    if (--own->second == 0) open_by_owner_.erase(own);
+  }
   metrics_.ended(request);
   log_ended(request);
   count_waiting();

@@ -26,6 +26,12 @@ class RequestTracker {
   // Puts the request at the end of the queue; kExhausted when it is full. The id must not be in
   // use.
   Result<void> admit(const std::shared_ptr<Request>& request);
+  // A client's request that the prefill of another record answers: it is in no queue. The id must
+  // not be in use.
+  void join(const std::shared_ptr<Request>& request);
+  // `heir`, a copy under an id of its own, is from now on what waits or runs, and `request` is only
+  // a client's that is to end. The group, if any, is not told.
+  void hand_over(const std::shared_ptr<Request>& request, const std::shared_ptr<Request>& heir);
   // Takes the request out of the queue: a group has it.
   void assign(const std::shared_ptr<Request>& request);
   // The group has started computing.
@@ -34,8 +40,13 @@ class RequestTracker {
   // for the metrics.
   void requeue(const std::shared_ptr<Request>& request, Errc why);
   void finish(Request& request, protocol::PrefillDone result, Duration lease);
+  // The same for a request that has joined; `result` is that of the prefill.
+  void finish_joined(Request& request, std::shared_ptr<const protocol::PrefillDone> result,
+                     Duration lease);
   // Does nothing if the request has ended already.
   void fail(const std::shared_ptr<Request>& request, Refusal why);
+  // The group has computed another layer of a request that has failed already.
+  void wasted_layer(const Request& request);
   // To be called after any other change of a request.
   void changed(const Request& request);
 

@@ -24,6 +24,17 @@ std::string to_bytes(const std::vector<int32_t>& tokens) {
   return bytes;
 }
 
+// Names what decides the answer: the prompt, the model, the options, and whose cache it is.
+std::string sharing_key(const Request& request, const std::string& prompt_sha256) {
+  if (prompt_sha256.empty()) return {};
+  protocol::PrefillOptions options = request.options;
+  options.clear_deadline_ms();
+  options.clear_lease_ms();
+  options.clear_priority();
+  return fmt::format("{} {}:{} {}:{} {}", prompt_sha256, request.model.size(), request.model,
+                     request.owner.size(), request.owner, options.SerializeAsString());
+}
+
 std::optional<Refusal> check_prompt(const PrefillBody& body, const ModelOffer& offer) {
   const auto& tokens = body.prompt_token_ids;
   if (std::ssize(tokens) > offer.max_prompt_tokens) {
@@ -48,11 +59,39 @@ bool Admission::ready() const {
                                  [](const auto& offer) { return offer.second.num_ready > 0; });
 }
 
-std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) {
+std::variant<std::shared_ptr<Request>, Refusal> Admission::open(PrefillBody body,
+                                                                const Caller& caller) const {
   MR_CHECK(check_request_id(body.request_id).ok(), "request id '{}'", body.request_id);
-  if (auto refusal = check(body, caller)) return refusal;
-  const auto request = make_request(std::move(body), caller);
-  if (auto refusal = check_deadline(*request)) return refusal;
+  if (auto refusal = check(body)) return *std::move(refusal);
+  return make_request(std::move(body), caller);
+}
+
+std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) {
+  auto opened = open(std::move(body), caller);
+  if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
+  const auto& request = std::get<std::shared_ptr<Request>>(opened);
+  if (auto refusal = check_queueing(*request, caller)) return refusal;
+  return queue(request, caller);
+}
+
+// Tokens are charged to the request whose prefill it is.
+std::optional<Refusal> Admission::check_joining(const Request& request, const Caller& caller,
+                                                bool sent_again) const {
+  if (auto refusal = check_id(request.id, caller, sent_again)) return refusal;
+  Caller of_requests = caller;
+  of_requests.quota.tokens_per_minute = 0;
+  return sent_again ? std::nullopt : check_quota(of_requests);
+}
+
+std::optional<Refusal> Admission::check_queueing(const Request& request,
+                                                 const Caller& caller) const {
+  if (auto refusal = check_id(request.id, caller, /*sent_again=*/false)) return refusal;
+  if (auto refusal = check_quota(caller)) return refusal;
+  return check_deadline(request);
+}
+
+std::optional<Refusal> Admission::queue(const std::shared_ptr<Request>& request,
+                                        const Caller& caller) {
   const Result<void> queued = requests_.admit(request);
   if (queued.ok()) {
     quotas_.charge(caller, request->num_tokens, clock_.now());
@@ -65,7 +104,11 @@ std::optional<Refusal> Admission::admit(PrefillBody body, const Caller& caller) 
 
 std::variant<ExpectedEnd, Refusal> Admission::forecast(PrefillBody body,
                                                        const Caller& caller) const {
-  if (auto refusal = check(body, caller)) return *std::move(refusal);
+  if (auto refusal = check(body)) return *std::move(refusal);
+  if (auto refusal = check_id(body.request_id, caller, /*sent_again=*/false)) {
+    return *std::move(refusal);
+  }
+  if (auto refusal = check_quota(caller)) return *std::move(refusal);
   const auto request = make_request(std::move(body), caller);
   const auto end =
       expected_end(request, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
@@ -74,7 +117,7 @@ std::variant<ExpectedEnd, Refusal> Admission::forecast(PrefillBody body,
                        request->model, request->num_tokens));
 }
 
-std::optional<Refusal> Admission::check(const PrefillBody& body, const Caller& caller) const {
+std::optional<Refusal> Admission::check(const PrefillBody& body) const {
   if (closed_) return Refusal(Error(Errc::kUnavailable, "the coordinator is shutting down"));
   const auto offers = groups_.offers();
   const auto found = offers.find(body.model);
@@ -84,19 +127,23 @@ std::optional<Refusal> Admission::check(const PrefillBody& body, const Caller& c
     return Refusal(error(Errc::kUnavailable, "all {} worker groups of model '{}' are draining",
                          offer.num_groups, body.model));
   }
-  if (auto refusal = check_prompt(body, offer)) return refusal;
-  const auto older = requests_.table().find(body.request_id);
+  return check_prompt(body, offer);
+}
+
+std::optional<Refusal> Admission::check_id(const std::string& id, const Caller& caller,
+                                           bool sent_again) const {
+  const auto older = requests_.table().find(id);
   // Only the owner of a request may learn what became of it.
   if (older && !caller.may_touch(older->owner)) {
     return Refusal(error(Errc::kInvalidArgument, "request id '{}' is in use", older->id),
                    "request_id");
   }
-  if (older && older->in_use()) {
+  if (older && older->in_use() && !sent_again) {
     return Refusal(error(Errc::kInvalidArgument, "request id '{}' is in use ({})", older->id,
                          request_state_name(older->state)),
                    "request_id");
   }
-  return check_quota(caller);
+  return std::nullopt;
 }
 
 std::optional<Refusal> Admission::check_quota(const Caller& caller) const {
@@ -108,6 +155,7 @@ std::optional<Refusal> Admission::check_quota(const Caller& caller) const {
 }
 
 std::optional<Refusal> Admission::check_deadline(const Request& request) const {
+  if (request.outlasts_deadline) return std::nullopt;
   const auto soonest =
       soonest_end(request, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
   if (!soonest || soonest->all() <= request.deadline_after()) return std::nullopt;
@@ -160,6 +208,12 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body, const Caller&
   request->owner = caller.name;
   request->tenant = tenant_key(request->owner, request->options.cache_salt());
   request->queued_at = clock_.now();
+  if (settings_.joins_prefills) request->sharing_key = sharing_key(*request, body.prompt_sha256);
+  const OnDisconnect wanted = body.on_disconnect.value_or(settings_.on_disconnect);
+  const bool may_outlast = !request->sharing_key.empty() && settings_.max_unattended > 0 &&
+                           request->num_tokens <= settings_.max_unattended_tokens;
+  request->on_disconnect = may_outlast ? wanted : OnDisconnect::kCancel;
+  request->outlasts_deadline = request->on_disconnect == OnDisconnect::kFinish;
   return request;
 }
 

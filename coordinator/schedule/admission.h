@@ -32,7 +32,19 @@ class Admission {
         pace_(pace),
         clock_(clock) {}
 
-  // Queues the prompt, or says why not. `body.request_id` must be valid.
+  // The request for a prompt that a group can take, or why there is none. `body.request_id` must be
+  // valid. Nothing is queued or charged.
+  std::variant<std::shared_ptr<Request>, Refusal> open(PrefillBody body,
+                                                       const Caller& caller) const;
+  // Whether a request that has open()ed may wait for the prefill of another.
+  std::optional<Refusal> check_joining(const Request& request, const Caller& caller,
+                                       bool sent_again) const;
+  // Whether it may wait for one of its own.
+  std::optional<Refusal> check_queueing(const Request& request, const Caller& caller) const;
+  // Queues and charges it, or says why there is no room.
+  std::optional<Refusal> queue(const std::shared_ptr<Request>& request, const Caller& caller);
+
+  // All of these for a prompt that is not shared.
   std::optional<Refusal> admit(PrefillBody body, const Caller& caller = Caller::anybody());
 
   // When the prompt should end if it were admitted now, or why it would not be: for what admit()
@@ -46,7 +58,9 @@ class Admission {
   bool ready() const;
 
  private:
-  std::optional<Refusal> check(const PrefillBody& body, const Caller& caller) const;
+  std::optional<Refusal> check(const PrefillBody& body) const;
+  std::optional<Refusal> check_id(const std::string& id, const Caller& caller,
+                                  bool sent_again) const;
   std::optional<Refusal> check_quota(const Caller& caller) const;
   std::optional<Refusal> check_deadline(const Request& request) const;
   Refusal unserved(const std::string& model, const std::map<std::string, ModelOffer>& offers) const;

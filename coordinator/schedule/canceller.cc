@@ -24,21 +24,21 @@ void Canceller::cancel_all(const Error& why) {
   }
 }
 
-void Canceller::expire_deadlines() {
+void Canceller::expire_deadlines(const Leave& leave) {
   const TimePoint now = clock_.now();
   while (const auto request = requests_.table().first_due(RequestTable::Due::kDeadline, now)) {
-    cancel(request, error(Errc::kDeadlineExceeded, "deadline of {:.3f} s passed {}",
-                          seconds(request->deadline_after()), place_of(*request)));
+    leave(request, error(Errc::kDeadlineExceeded, "deadline of {:.3f} s passed {}",
+                         seconds(request->deadline_after()), place_of(*request)));
   }
 }
 
 void Canceller::tell_group(const Request& request) {
   Group* group = groups_.find(request.group_id);
-  const auto known = group == nullptr ? nullptr : group->find(request.id);
+  const auto known = group == nullptr ? nullptr : group->find(request.id_at_group());
   if (known.get() != &request || known->cancel_sent_at) return;
   known->cancel_sent_at = clock_.now();
   protocol::Envelope envelope;
-  envelope.mutable_cancel()->set_request_id(request.id);
+  envelope.mutable_cancel()->set_request_id(request.id_at_group());
   group->link->send(envelope);
 }
 

@@ -2,6 +2,7 @@
 // Ends requests that wait or run before they are done, and tells the group that has them.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "coordinator/groups/group_registry.h"
@@ -17,7 +18,9 @@ class Canceller {
   // The request has failed with `why` from now on; its group stays busy until it has answered.
   void cancel(const std::shared_ptr<Request>& request, Error why);
   void cancel_all(const Error& why);
-  void expire_deadlines();
+  // Calls `leave` for each request whose deadline has passed, with the reason. It has to end it.
+  using Leave = std::function<void(const std::shared_ptr<Request>&, Error)>;
+  void expire_deadlines(const Leave& leave);
 
  private:
   void tell_group(const Request& request);

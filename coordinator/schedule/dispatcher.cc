@@ -9,6 +9,7 @@
 #include "coordinator/order/prefix_choice.h"
 #include "coordinator/order/side_by_side.h"
 #include "coordinator/order/soonest_end.h"
+#include "coordinator/text/limits.h"
 #include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
@@ -28,6 +29,14 @@ constexpr std::chrono::seconds kRoomPatience{1};
 
 bool is_at_fault(const Request& request) {
   return request.failed_on.size() >= kMaxFailures;
+}
+
+// A prefill that may be shared may gain a client with a later deadline. The group is told the latest
+// that any may have, and is cancelled when all have passed.
+uint64_t deadline_for_group_ms(const Request& request, TimePoint now) {
+  if (!request.sharing_key.empty()) return uint64_t{kMaxDurationMs};
+  const Duration left = request.queued_at + request.deadline_after() - now;
+  return std::max<uint64_t>(1, to_wire_ms(left));  // 0 would be none
 }
 
 }  // namespace
@@ -103,7 +112,7 @@ bool Dispatcher::may_be_taken(const Request& request, std::span<Group* const> al
 bool Dispatcher::expired(const std::shared_ptr<Request>& request) {
   const auto all = groups_.all();
   const auto least = least_prefill(*request, all, requests_.queue().waiting(), turns_);
-  const Duration left = request->queued_at + request->deadline_after() - clock_.now();
+  const Duration left = request->must_end_by() - clock_.now();
   if (!least || least->prefill <= left) return false;
   requests_.fail(request,
                  error(Errc::kDeadlineExceeded,
@@ -141,14 +150,12 @@ void Dispatcher::start(Group& group, std::shared_ptr<Request>& place,
 }
 
 protocol::PrefillRequest Dispatcher::assign(Group& group, const std::shared_ptr<Request>& request) {
-  const Duration left = request->queued_at + request->deadline_after() - clock_.now();
   protocol::PrefillRequest message;
-  message.set_request_id(request->id);
+  message.set_request_id(request->id_at_group());
   message.set_owner(request->owner);
   message.set_prompt_token_ids(request->prompt);
   *message.mutable_options() = request->options;
-  message.mutable_options()->set_deadline_ms(
-      std::max<uint64_t>(1, to_wire_ms(left)));  // 0 would be none
+  message.mutable_options()->set_deadline_ms(deadline_for_group_ms(*request, clock_.now()));
   requests_.assign(request);
   turns_.started(group, *request, clock_.now());
   message.set_foreseen_tokens(static_cast<uint64_t>(request->foreseen_tokens));
@@ -180,7 +187,7 @@ void Dispatcher::lost(Group& group, const std::string& why) {
       error(Errc::kPeerLost, "group '{}' (id {}) is lost: {}; send the request again",
             who.group_name(), who.group_id(), why);
   for (const auto& request : group.requests()) {
-    group.take(request->id);
+    group.take(request->id_at_group());
     turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
     if (request->ended()) continue;
     // The group had left before this was sent: it waits as if it had not been, for this group to

@@ -29,7 +29,8 @@ void PrefillReplies::layer_done(Group& group, const protocol::LayerDone& message
   const auto request = group.find(message.request_id());
   if (!request) return;
   requests_.begin(*request);
-  if (request->ended() || request->layer_density.size() >= request->num_layers) return;
+  if (request->ended()) return requests_.wasted_layer(*request);
+  if (request->layer_density.size() >= request->num_layers) return;
   request->layer_density.push_back(message.density());
   requests_.changed(*request);
 }
@@ -52,7 +53,7 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   group.health.served();
   if (request->ended()) {
     // The cancellation reached the group too late; nobody will fetch the pages.
-    group.send_release(request->id, message.manifest().lease_id());
+    group.send_release(request->id_at_group(), message.manifest().lease_id());
   } else {
     pace_.finished(clock_.now() - *request->started_at);
     requests_.finish(*request, std::move(message), lease);
@@ -64,13 +65,15 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
 // The message was sent while the coordinator was gone or had given the group up; the request has
 // failed or runs elsewhere.
 void PrefillReplies::release_unasked(Group& group, const protocol::PrefillDone& message) {
-  const auto known = requests_.table().find(message.request_id());
   const std::string& lease_id = message.manifest().lease_id();
-  const bool told = known && known->result && known->result->manifest().lease_id() == lease_id;
+  const auto known = requests_.table().known_to_groups_as(message.request_id());
+  const bool told = std::ranges::any_of(known, [&](const auto& request) {
+    return request->result && request->result->manifest().lease_id() == lease_id;
+  });
   if (!told) group.send_release(message.request_id(), lease_id);
 }
 
-void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message) {
+void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message, bool made_room) {
   const std::shared_ptr<Request> request = group.take(message.request_id());
   if (!request) return;
   const bool preempted = group.running != nullptr;
@@ -80,6 +83,8 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
     // There was no room on one rank; on all ranks there may be.
     group.count_room(request->num_tokens);
     request->runs_in_lanes = false;
+  } else if (made_room && why.code == Errc::kExhausted) {
+    group.count_room(request->num_tokens);
   } else if (preempted && why.code == Errc::kExhausted) {
     // There was no room next to the running prompt; alone there may be.
     group.count_room(request->num_tokens);

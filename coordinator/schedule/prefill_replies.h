@@ -26,7 +26,8 @@ class PrefillReplies {
   void layer_done(Group& group, const protocol::LayerDone& message);
   // done() and failed() free the group for the next request.
   Result<void> done(Group& group, protocol::PrefillDone message);
-  void failed(Group& group, const protocol::PrefillFailed& message);
+  // `made_room`: where it failed for lack of room, some has been made since.
+  void failed(Group& group, const protocol::PrefillFailed& message, bool made_room = false);
 
  private:
   static std::optional<double> groups_own_seconds(const Request& request,

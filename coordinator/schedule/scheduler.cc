@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/schedule/scheduler.h"
 
+#include "common/errc_wire.h"
+
 namespace millrace::coordinator {
 
 Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock,
@@ -10,7 +12,10 @@ Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock,
       metrics_(metrics),
       requests_(RequestQueue(settings.max_queued_requests, settings.max_queued_bytes),
                 RequestTable(settings.max_ended_records, settings.keep_ended), clock, metrics,
-                std::move(on_change)),
+                [this, on_change = std::move(on_change)](const Request& request) {
+                  on_change(request);
+                  shared_.follow(request);
+                }),
       groups_(settings.rests),
       turns_(settings.queue_order),
       admission_(settings_, requests_, groups_, turns_, pace_, clock),
@@ -18,18 +23,42 @@ Scheduler::Scheduler(const SchedulerSettings& settings, const Clock& clock,
       canceller_(requests_, groups_, clock),
       replies_(requests_, dispatcher_, turns_, pace_, clock),
       leases_(requests_, groups_, clock, metrics),
+      shared_(settings_, requests_, groups_, canceller_, leases_, clock, metrics),
       orphans_(settings.group_return, requests_, clock),
       membership_(settings_, groups_, dispatcher_, leases_, orphans_, metrics),
       watch_(settings_, groups_, clock) {}
 
 std::optional<Refusal> Scheduler::submit(PrefillBody body, const Caller& caller) {
-  auto refusal = admission_.admit(std::move(body), caller);
+  auto opened = admission_.open(std::move(body), caller);
+  const auto* request = std::get_if<std::shared_ptr<Request>>(&opened);
+  auto refusal = request == nullptr ? std::optional(std::get<Refusal>(std::move(opened)))
+                                    : admit(*request, caller);
   if (refusal) {
     metrics_.refused(*refusal);
   } else {
     dispatcher_.dispatch();
   }
   return refusal;
+}
+
+std::optional<Refusal> Scheduler::admit(const std::shared_ptr<Request>& request,
+                                        const Caller& caller) {
+  if (shared_.has_for(*request)) {
+    const bool again = shared_.is_sent_again(*request);
+    if (auto refusal = admission_.check_joining(*request, caller, again)) return refusal;
+    shared_.join(request);
+    return std::nullopt;
+  }
+  if (auto refusal = admission_.check_queueing(*request, caller)) return refusal;
+  shared_.name(*request);
+  if (auto refusal = admission_.queue(request, caller)) return refusal;
+  shared_.open(request);
+  return std::nullopt;
+}
+
+void Scheduler::leave(const Request& record, const std::string& why) {
+  const auto request = requests_.table().find(record.id);
+  if (request.get() == &record) shared_.leave(request, Error(Errc::kCancelled, why));
 }
 
 std::shared_ptr<const Request> Scheduler::find(const std::string& id) const {
@@ -39,10 +68,11 @@ std::shared_ptr<const Request> Scheduler::find(const std::string& id) const {
 Result<void> Scheduler::cancel(const std::string& id, const std::string& why) {
   const auto request = requests_.table().find(id);
   if (!request) return error(Errc::kNotFound, "no request '{}'", id);
-  if (request->state != RequestState::kDone) {
-    canceller_.cancel(request, Error(Errc::kCancelled, why));
+  if (!request->ended()) {
+    shared_.cancel(request, Error(Errc::kCancelled, why));
     return {};
   }
+  if (request->failure) shared_.cancel_unattended(id);
   if (request->lease != LeaseState::kActive) return {};
   return leases_.release(id, request->result->manifest().lease_id());
 }
@@ -91,9 +121,12 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
       return {};
     case protocol::Envelope::kPrefillDone:
       return replies_.done(*group, std::move(*envelope.mutable_prefill_done()));
-    case protocol::Envelope::kPrefillFailed:
-      replies_.failed(*group, envelope.prefill_failed());
+    case protocol::Envelope::kPrefillFailed: {
+      const auto& message = envelope.prefill_failed();
+      const bool needs_room = errc_from_wire(message.error().code()) == Errc::kExhausted;
+      replies_.failed(*group, message, needs_room && shared_.make_room(group_id));
       return {};
+    }
     case protocol::Envelope::kCachedPrefixes:
       if (group->prefixes.missed(envelope.cached_prefixes())) ask_for_prefixes(*group);
       return {};
@@ -117,11 +150,13 @@ void Scheduler::ask_for_prefixes(Group& group) {
 }
 
 void Scheduler::tick() {
-  canceller_.expire_deadlines();
+  canceller_.expire_deadlines(
+      [this](const auto& request, Error why) { shared_.leave(request, std::move(why)); });
   leases_.expire();
   for (const auto& [group, why] : watch_.find_lost()) membership_.drop(*group, why);
   orphans_.expire();
   requests_.table().forget(clock_.now());
+  shared_.count();
   watch_.beat();
   dispatcher_.dispatch();
 }

@@ -28,6 +28,7 @@
 #include "coordinator/schedule/prefill_pace.h"
 #include "coordinator/schedule/prefill_replies.h"
 #include "coordinator/schedule/scheduler_settings.h"
+#include "coordinator/schedule/shared_prefills.h"
 
 namespace millrace::coordinator {
 
@@ -48,6 +49,8 @@ class Scheduler {
     return admission_.forecast(std::move(body), caller);
   }
   std::shared_ptr<const Request> find(const std::string& id) const;
+  // The client that waits for this answer is gone. What becomes of its request, it has said itself.
+  void leave(const Request& record, const std::string& why);
   // Ends a request that waits or runs; releases the lease of a finished one.
   Result<void> cancel(const std::string& id, const std::string& why);
   // Sends the wish to the group; its answer arrives as Request::lease_answer.
@@ -67,7 +70,10 @@ class Scheduler {
   void tick();
 
   // Admits nothing from now on.
-  void drain() { admission_.close(); }
+  void drain() {
+    admission_.close();
+    shared_.cancel_all_unattended();
+  }
   // Ends everything that waits or runs.
   void abandon(const std::string& why);
   bool draining() const { return admission_.closed(); }
@@ -75,6 +81,7 @@ class Scheduler {
   bool ready() const { return admission_.ready(); }
 
  private:
+  std::optional<Refusal> admit(const std::shared_ptr<Request>& request, const Caller& caller);
   static void ask_for_prefixes(Group& group);
 
   // Each member uses only those above it.
@@ -90,6 +97,7 @@ class Scheduler {
   Canceller canceller_;
   PrefillReplies replies_;
   Leases leases_;
+  SharedPrefills shared_;
   OrphanWatch orphans_;
   GroupMembership membership_;
   GroupWatch watch_;

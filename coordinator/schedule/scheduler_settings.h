@@ -9,6 +9,7 @@
 #include "coordinator/groups/group_health.h"
 #include "coordinator/order/group_by_end.h"
 #include "coordinator/order/turn_order.h"
+#include "coordinator/requests/on_disconnect.h"
 
 namespace millrace::coordinator {
 
@@ -27,6 +28,15 @@ struct SchedulerSettings {
   Duration keep_ended = std::chrono::minutes(5);
   Duration default_deadline = std::chrono::minutes(10);
   Duration default_lease = std::chrono::minutes(1);
+  // Whether a request for a prompt that waits or runs is answered by that prefill.
+  bool joins_prefills = true;
+  OnDisconnect on_disconnect = OnDisconnect::kCancel;  // of requests that do not say
+  // For how long a prefill goes on without a client, and a result is held for one that may return.
+  Duration unattended_prefill = std::chrono::minutes(10);
+  Duration held_result = std::chrono::minutes(1);
+  // Of one owner, both together. With none, every prefill ends with its last client.
+  int64_t max_unattended = 8;
+  int64_t max_unattended_tokens = 4ll << 20;
   Duration heartbeat_interval = std::chrono::milliseconds(250);
   // A group counts as lost after this silence, not counting time in which this process did not run.
   // If a process dies, its connection shows it. This setting is for processes that hang, and must

@@ -50,6 +50,8 @@ struct Arguments {
   std::vector<std::string> tokenizers;
   double tokenizer_timeout_s = seconds(server.tokenizers.timeout);
   double group_patience_s = seconds(server.scheduler.group_patience);
+  double unattended_s = seconds(server.scheduler.unattended_prefill);
+  double held_result_s = seconds(server.scheduler.held_result);
   double body_timeout_s = seconds(server.http.body_time);
   double shutdown_timeout_s = seconds(server.shutdown_timeout);
   std::string port_file;
@@ -106,6 +108,36 @@ void add_limits(CLI::App& app, Arguments& arguments) {
                  "concurrent HTTP connections of one client address")
       ->check(cli::number_range(1, 65536))
       ->default_str("half of --max-connections");
+}
+
+void add_sharing(CLI::App& app, Arguments& arguments) {
+  coordinator::SchedulerSettings& scheduler = arguments.server.scheduler;
+  using coordinator::OnDisconnect;
+  cli::add_choice<OnDisconnect>(
+      app, "--on-disconnect", scheduler.on_disconnect,
+      {{"cancel", OnDisconnect::kCancel}, {"finish", OnDisconnect::kFinish}},
+      "what becomes of a prefill whose last client leaves, unless that says so itself: it ends, or "
+      "goes on for whoever sends the same prompt again");
+  app.add_option("--unattended-time", arguments.unattended_s,
+                 "seconds that a prefill goes on without a client")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
+  app.add_option("--held-result-time", arguments.held_result_s,
+                 "seconds that its result is held for a client")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
+  app.add_option("--max-unattended", scheduler.max_unattended,
+                 "prefills without a client and results held, of one token name; 0: every prefill "
+                 "ends with its last client")
+      ->check(cli::number_range(0, 65536))
+      ->capture_default_str();
+  app.add_option("--max-unattended-tokens", scheduler.max_unattended_tokens,
+                 "tokens of their prompts, of one token name")
+      ->check(cli::number_range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_flag_callback(
+      "--no-joining", [&scheduler] { scheduler.joins_prefills = false; },
+      "every request gets a prefill of its own, and all end with their clients");
 }
 
 void add_tokenizers(CLI::App& app, Arguments& arguments) {
@@ -179,6 +211,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   add_group_tls(app, server.group_tls);
   add_tokenizers(app, arguments);
   add_limits(app, arguments);
+  add_sharing(app, arguments);
   app.add_option("--shutdown-timeout", arguments.shutdown_timeout_s,
                  "seconds that running requests get after SIGTERM")
       ->check(cli::number_range(0.0, 86400.0))
@@ -224,6 +257,8 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   MR_ASSIGN_OR_RETURN(const int64_t min_rate, parse_bytes(arguments.min_body_rate));
   options.http.min_body_rate = static_cast<uint64_t>(min_rate);
   options.scheduler.group_patience = cli::from_seconds(arguments.group_patience_s);
+  options.scheduler.unattended_prefill = cli::from_seconds(arguments.unattended_s);
+  options.scheduler.held_result = cli::from_seconds(arguments.held_result_s);
   options.http.body_time = cli::from_seconds(arguments.body_timeout_s);
   options.http.max_body_bytes = static_cast<uint64_t>(body_bytes);
   options.http.body_pool_bytes = static_cast<uint64_t>(pool_bytes);

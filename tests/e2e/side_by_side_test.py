@@ -88,6 +88,9 @@ class ServingTest(SideBySideTestCase):
         self.serve_four(tp=2, cp=2)
 
     def test_behind_a_prefix_that_all_ranks_hold(self):
+        self.service.close()
+        self.service = Service(["--no-joining"])
+        self.addCleanup(self.service.close)
         self.service.start_group("--preempt-tokens", 0, "--side-by-side-tokens", 1024, **self.GRID)
         self.check(self.post(LONGER, "first", cache="both"), LONGER)
         busy = self.keep_busy()

@@ -204,7 +204,7 @@ TEST(CompletionBody, OptionsOfMillraceAreCheckedAsThoseOfAPrefill) {
     EXPECT_EQ(millrace(fmt::format(R"({{"{}":1}})", name)),
               fmt::format("millrace.{0}: unknown field 'millrace.{0}'; 'millrace' may have "
                           "head_plan, min_recall, deadline_ms, lease_ms, priority, cache, "
-                          "cache_salt, cache_impure",
+                          "cache_salt, cache_impure, on_disconnect",
                           name));
   }
   EXPECT_EQ(millrace("[1]"), "millrace: 'millrace' must be an object, not an array");

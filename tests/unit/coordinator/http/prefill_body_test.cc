@@ -103,7 +103,7 @@ TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
             "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
             "add_special_tokens, head_plan, "
             "min_recall, recall_by_head, deadline_ms, lease_ms, priority, stream, handover, cache, "
-            "cache_salt, cache_impure, kv_budget, kv_budget_tokens");
+            "cache_salt, cache_impure, kv_budget, kv_budget_tokens, on_disconnect");
 }
 
 TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
@@ -122,6 +122,23 @@ TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
   EXPECT_EQ(options.min_recall(), 0.5);
   EXPECT_TRUE(options.recall_by_head());
   EXPECT_EQ(options.handover(), protocol::HANDOVER_STREAMING);
+}
+
+TEST(PrefillBody, SaysWhatBecomesOfThePrefillOfAClientThatLeaves) {
+  const auto json = [](const std::string& fields) {
+    return parse(R"({"model":"m","prompt_token_ids":[1])" + fields + "}");
+  };
+  EXPECT_FALSE(accepted(json("")).on_disconnect);
+  EXPECT_EQ(accepted(json(R"(,"on_disconnect":"cancel","cache":"off")")).on_disconnect,
+            OnDisconnect::kCancel);
+  EXPECT_EQ(accepted(json(R"(,"on_disconnect":"finish")")).on_disconnect, OnDisconnect::kFinish);
+  const auto binary =
+      parse_prefill_binary("\1\0\0\0"sv, "model=m&on_disconnect=finish&cache=read", {});
+  EXPECT_EQ(accepted(binary).on_disconnect, OnDisconnect::kFinish);
+  EXPECT_EQ(refusal(json(R"(,"on_disconnect":"wait")")),
+            "on_disconnect: 'on_disconnect' is 'wait'; must be cancel or finish");
+  EXPECT_TRUE(refusal(json(R"(,"on_disconnect":"finish","cache":"write")"))
+                  .starts_with("on_disconnect: 'on_disconnect' finish requires 'cache' read"));
 }
 
 TEST(PrefillBody, PromptsShareCachedPagesUnlessTheySayOtherwise) {

@@ -43,11 +43,14 @@ TEST_F(CancellerTest, ADeadlineEndsWhatWaitsOrRunsAndNothingElse) {
   const auto done = leased("done", group, std::chrono::hours(9));
   const auto runs = running("runs", group);
   const auto waits = queued("waits");
+  const auto cancel = [this](const auto& request, Error why) {
+    canceller_.cancel(request, std::move(why));
+  };
   clock_.advance(std::chrono::minutes(10) - milliseconds(1));
-  canceller_.expire_deadlines();
+  canceller_.expire_deadlines(cancel);
   EXPECT_FALSE(runs->ended());
   clock_.advance(milliseconds(1));
-  canceller_.expire_deadlines();
+  canceller_.expire_deadlines(cancel);
   EXPECT_EQ(runs->failure->error.code, Errc::kDeadlineExceeded);
   EXPECT_EQ(waits->failure->error.message,
             "deadline of 600.000 s passed while the request was waiting for a group");

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Prefills outlive their clients: clients that retry, share a prefill, leave at random and lose their group."""
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import threading
+import time
+import unittest
+
+from service import PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+
+LONG = make_prompt(tokens_for(8192), seed=31)
+SHORTS = [make_prompt(tokens_for(1024), seed=seed) for seed in range(41, 45)]
+LAYERS = 5  # of the fixture
+
+
+class DisconnectTestCase(ServiceTestCase):
+    GRID = {"tp": 1, "cp": 2}
+
+    def setUp(self):
+        self.service = Service(self.coordinator_options())
+        self.addCleanup(self.service.close)
+
+    def coordinator_options(self):
+        return []
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def metric(self, name):
+        """The sum over all series of that name, or of those with the given labels."""
+        _, _, text = self.service.get("/metrics")
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
+
+    def num_prefills(self):
+        return self.metric('millrace_prefill_seconds_count{outcome="done"}')
+
+    def post(self, prompt, **fields):
+        return self.service.prefill(prompt, **{"cache": "both", **fields})
+
+    def check(self, prompt, response):
+        self.assertEqual(response["first_token_id"], prompt["answer_token_ids"][0])
+        code, decoded = self.service.decode(response)
+        self.assertEqual(code, 0, decoded)
+        self.assertEqual(decoded["generated_token_ids"], prompt["answer_token_ids"])
+
+    def seconds_of_one_prefill(self):
+        """Of LONG, whose pages others do not find."""
+        status, _, response = self.post(LONG, cache_salt="measured", lease_ms=1000)
+        self.assertEqual(status, 200, response)
+        return response["prefill_seconds"]
+
+    def retry(self, prompt, deadline_ms, **fields):
+        """Sends the prompt until it is answered. Returns the answer and the number of calls."""
+        end = time.monotonic() + PATIENCE_S
+        for call in range(1, 1000):
+            assert time.monotonic() < end
+            status, _, response = self.post(prompt, deadline_ms=deadline_ms, on_disconnect="finish", **fields)
+            if status == 200:
+                return response, call
+            self.assertEqual(status, 504, response)
+        raise AssertionError("no answer")
+
+
+class RetryTest(DisconnectTestCase):
+    def test_a_client_with_a_third_of_the_time_gets_its_answer_from_one_prefill(self):
+        self.service.start_group(**self.GRID)
+        deadline_ms = int(self.seconds_of_one_prefill() * 1000 / 3)
+        before = self.num_prefills()
+        response, calls = self.retry(LONG, deadline_ms)
+        self.assertGreater(calls, 1)
+        self.check(LONG, response)
+        self.assertEqual(self.num_prefills() - before, 1)
+        wasted = self.metric("millrace_prefill_wasted_token_layers_total")
+        self.assertLessEqual(wasted, 0.1 * LAYERS * len(LONG["prompt_token_ids"]))
+
+    def test_ten_such_clients_get_one_prefill(self):
+        self.service.start_group(**self.GRID)
+        deadline_ms = int(self.seconds_of_one_prefill() * 1000 / 3)
+        before = self.num_prefills()
+        posts = [InBackground(lambda: self.retry(LONG, deadline_ms)) for _ in range(10)]
+        answers = [post.wait(2 * PATIENCE_S) for post in posts]
+        for response, _ in answers:
+            self.assertEqual(response["manifest"]["lease_id"], answers[0][0]["manifest"]["lease_id"])
+            self.assertEqual(response["lease"]["state"], "active")
+        self.check(LONG, answers[-1][0])
+        self.assertEqual(self.num_prefills() - before, 1)
+        self.assertEqual(self.metric("millrace_prefill_wasted_token_layers_total"), 0)
+        # The cache goes with its last lease.
+        for response, _ in answers:
+            path = f"/v1/prefill/{response['request_id']}/lease:release"
+            status, _, body = self.service.request("POST", path, {"lease_id": response["lease"]["lease_id"]})
+            self.assertEqual(status, 200, body)
+        wait_until("the end of all leases", lambda: self.metric("millrace_active_leases") == 0, PATIENCE_S)
+        code, error = self.service.decode(answers[0][0])
+        self.assertNotEqual(code, 0, error)
+
+    def test_a_client_that_joins_a_streaming_hand_over_pulls_what_is_there(self):
+        self.service.start_group(**self.GRID)
+        first = self.service.prefill_events(LONG, cache="both", handover="streaming", request_id="first")
+        self.assertEqual([next(first)[0] for _ in range(4)], ["queued", "started", "manifest", "layer"])
+        events = list(self.service.prefill_events(LONG, cache="both", handover="streaming", request_id="second"))
+        names = [name for name, _ in events]
+        self.assertEqual(names, ["queued", "started", "manifest"] + ["layer"] * LAYERS + ["done"])
+        self.assertTrue(events[-1][1]["joined"])
+        self.check(LONG, events[-1][1])
+        self.assertEqual(list(first)[-1][0], "done")
+        self.assertEqual(self.num_prefills(), 1)
+
+
+class TroubleTest(DisconnectTestCase):
+    ACTIONS = 200
+    MAX_UNATTENDED = 3
+
+    def coordinator_options(self):
+        return ["--max-unattended", self.MAX_UNATTENDED, "--held-result-time", 2]
+
+    def leave_after(self, prompt, seconds, **fields):
+        """Posts the prompt and closes the connection after a while. Returns the answer, if it came before."""
+        connection = self.service.connection(seconds)
+        with contextlib.closing(connection), contextlib.suppress(socket.timeout, ConnectionError):
+            connection.request("POST", "/v1/prefill", json.dumps(self.service.prefill_body(prompt, cache="both", **fields)),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        return None
+
+    def kill(self, group):
+        for pid in [group.pid, *self.service.ranks().values()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        group.wait(20)
+        wait_until("the end of the ranks", lambda: not self.service.ranks(), 30)
+
+    def test_random_disconnects_returns_and_kills_leave_nothing_wrong_and_nothing_behind(self):
+        group = self.service.start_group(**self.GRID)
+        answered, over = [], []
+        lock = threading.Lock()
+
+        def client(seed, count):
+            own = random.Random(seed)
+            for number in range(count):
+                prompt = own.choice(SHORTS)
+                fields = {"lease_ms": own.choice([200, 2000]), "on_disconnect": own.choice(["cancel", "finish", "finish"]),
+                          "request_id": f"r{seed}-{own.randrange(6)}", "deadline_ms": own.choice([100, 1000, 60000])}
+                answer = self.leave_after(prompt, own.choice([0.05, 0.2, 0.5, 5]), **fields)
+                if own.random() < 0.1:
+                    self.service.request("DELETE", f"/v1/prefill/{fields['request_id']}")
+                with lock:
+                    if answer and answer[0] == 200 and answer[1]["first_token_id"] != prompt["answer_token_ids"][0]:
+                        over.append(f"wrong: {seed} {number}: {answer[1]}")
+                    answered.append(answer and answer[0])
+                    unattended = self.metric("millrace_unattended_requests") + self.metric("millrace_held_leases")
+                    if unattended > self.MAX_UNATTENDED:
+                        over.append(f"{unattended} unattended")
+
+        clients = [InBackground(lambda seed=seed: client(seed, self.ACTIONS // 4)) for seed in range(4)]
+        for kill_at in (self.ACTIONS // 3, 2 * self.ACTIONS // 3):
+            wait_until(f"{kill_at} calls", lambda: len(answered) >= kill_at or all(c.ended_at for c in clients), 3 * PATIENCE_S)
+            self.kill(group)
+            group = self.service.start_group(**self.GRID)
+        for one in clients:
+            one.wait(3 * PATIENCE_S)
+        self.assertEqual(over, [])
+        self.assertGreater(answered.count(200), self.ACTIONS // 10)
+        self.assertGreater(self.metric("millrace_prefill_joined_total"), 0)
+        for name in ("millrace_unattended_requests", "millrace_held_leases", "millrace_queued_requests",
+                     "millrace_running_requests", "millrace_active_leases"):
+            wait_until(f"no {name}", lambda name=name: self.metric(name) == 0, PATIENCE_S)
+        # What the leases held is free: all that is used are pages that prompts may begin with.
+        def is_free():
+            return self.metric("millrace_kv_pool_used_bytes") <= self.metric("millrace_prefix_cache_bytes")
+        wait_until("pages without a lease", is_free, PATIENCE_S)
+        status, _, response = self.post(LONG)
+        self.assertEqual(status, 200, response)
+        self.check(LONG, response)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
