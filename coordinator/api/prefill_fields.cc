@@ -108,8 +108,10 @@ Result<void> set_on_disconnect(const Setting& value) {
     value.body.on_disconnect = OnDisconnect::kCancel;
   } else if (value.text == "finish") {
     value.body.on_disconnect = OnDisconnect::kFinish;
+  } else if (value.text == "suspend") {
+    value.body.on_disconnect = OnDisconnect::kSuspend;
   } else {
-    return error(Errc::kInvalidArgument, "'{}' is '{:.40}'; must be cancel or finish",
+    return error(Errc::kInvalidArgument, "'{}' is '{:.40}'; must be cancel, finish or suspend",
                  value.shown, value.text);
   }
   return {};
@@ -381,7 +383,7 @@ ParsedPrefillBody PrefillFields::finish() {
   if (body_.on_disconnect.value_or(OnDisconnect::kCancel) != OnDisconnect::kCancel &&
       (body_.options.cache() & protocol::CACHE_READ) == 0) {
     return invalid(
-        "'on_disconnect' finish requires 'cache' read or both: the client that returns "
+        "'on_disconnect' finish or suspend requires 'cache' read or both: the client that returns "
         "is answered by an earlier prefill",
         "on_disconnect");
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace millrace::coordinator {
 
@@ -39,7 +40,7 @@ void Group::report_room(uint64_t free_prompt_tokens) {
 
 std::vector<std::shared_ptr<Request>> Group::requests() const {
   std::vector<std::shared_ptr<Request>> all = side_by_side;
-  for (const auto& request : {preempting, running}) {
+  for (const auto& request : {preempting, running, suspended}) {
     if (request != nullptr) all.push_back(request);
   }
   return all;
@@ -57,6 +58,8 @@ bool Group::replace(const std::shared_ptr<Request>& request, const std::shared_p
     running = heir;
   } else if (preempting == request) {
     preempting = heir;
+  } else if (suspended == request) {
+    suspended = heir;
   } else {
     const auto at = std::ranges::find(side_by_side, request);
     if (at == side_by_side.end()) return false;
@@ -70,8 +73,29 @@ std::shared_ptr<Request> Group::take(const std::string& request_id) {
   if (request == nullptr) return nullptr;
   if (running == request) running = nullptr;
   if (preempting == request) preempting = nullptr;
+  if (suspended == request) suspended = nullptr;
   std::erase(side_by_side, request);
   return request;
+}
+
+void Group::suspend(TimePoint now) {
+  running->suspended_at = now;
+  running->was_suspended = true;
+  protocol::Envelope envelope;
+  envelope.mutable_suspend()->set_request_id(running->id_at_group());
+  suspended = std::exchange(running, std::exchange(preempting, nullptr));
+  link->send(envelope);
+}
+
+void Group::resume(TimePoint now) {
+  const TimePoint since = *std::exchange(suspended->suspended_at, std::nullopt);
+  // What runs now counts when it has ended.
+  const TimePoint until = running == nullptr ? now : std::max(since, running->dispatched_at);
+  suspended->set_aside_s += seconds(until - since);
+  protocol::Envelope envelope;
+  envelope.mutable_resume()->set_request_id(suspended->id_at_group());
+  preempting = std::exchange(running, std::exchange(suspended, nullptr));
+  link->send(envelope);
 }
 
 void Group::send_release(const std::string& request_id, const std::string& lease_id) const {

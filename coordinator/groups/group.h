@@ -58,6 +58,14 @@ struct Group {
   // The group has answered or is gone: it no longer works on the request. Null if it did not work
   // on it.
   std::shared_ptr<Request> take(const std::string& request_id);
+  // Whether `request`, which runs, can be suspended.
+  bool can_suspend(const Request& request) const {
+    return description.suspends() && running.get() == &request && suspended == nullptr &&
+           !request.cancel_sent_at;
+  }
+  // The prompt that runs stops, and what runs between its layers goes on.
+  void suspend(TimePoint now);
+  void resume(TimePoint now);
   // From now on the group's work is that of `heir`. False if it does not work on `request`.
   bool replace(const std::shared_ptr<Request>& request, const std::shared_ptr<Request>& heir);
   // Tells the group that nobody needs that cache any more.
@@ -77,6 +85,9 @@ struct Group {
   // between two layers of `running`.
   std::shared_ptr<Request> running;
   std::shared_ptr<Request> preempting;
+  // Has stopped between two of its layers until it is resumed; `running` and the others run
+  // meanwhile.
+  std::shared_ptr<Request> suspended;
   // Prompts that run at once, each on one context-parallel rank, instead of `running` or of
   // `preempting`.
   std::vector<std::shared_ptr<Request>> side_by_side;

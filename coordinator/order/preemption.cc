@@ -38,8 +38,8 @@ double side_by_side_left(const Group& group, TimePoint now) {
 }
 
 bool is_preemptible(const Group* group) {
-  return group->running != nullptr && group->preempting == nullptr && group->side_by_side.empty() &&
-         !group->draining && !group->running->cancel_sent_at &&
+  return group->running != nullptr && group->preempting == nullptr && group->suspended == nullptr &&
+         group->side_by_side.empty() && !group->draining && !group->running->cancel_sent_at &&
          group->description.max_preempting_tokens() > 0;
 }
 

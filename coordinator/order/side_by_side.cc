@@ -32,9 +32,10 @@ int64_t num_lanes(const Group& group) {
 
 int64_t most_new_tokens(const Group& group) {
   const auto& limits = group.description;
-  const uint64_t most = group.running == nullptr ? limits.max_side_by_side_tokens()
-                                                 : std::min(limits.max_side_by_side_tokens(),
-                                                            limits.max_preempting_tokens());
+  const bool alone = group.running == nullptr && group.suspended == nullptr;
+  const uint64_t most =
+      alone ? limits.max_side_by_side_tokens()
+            : std::min(limits.max_side_by_side_tokens(), limits.max_preempting_tokens());
   return static_cast<int64_t>(std::min(most, limits.max_prompt_tokens()));
 }
 

@@ -140,7 +140,8 @@ void TurnOrder::stopped(const Group& group, const Request& request, TimePoint no
   const double took_s = std::min(since_s, by_group_s.value_or(since_s));
   const double own_s = std::max(0.0, took_s - request.set_aside_s);
   // Of prompts side by side, the last counts, which ends when all have ended.
-  if (group.running != nullptr && group.running.get() != &request && group.side_by_side.empty()) {
+  const bool set_aside = group.running != nullptr && group.running.get() != &request;
+  if (set_aside && !request.suspended_at && group.side_by_side.empty()) {
     group.running->set_aside_s += request.num_side_by_side > 1 ? since_s : took_s;
   }
   ledger_.correct(request.owner, (own_s - request.expected_s) / request.num_side_by_side);

@@ -82,11 +82,16 @@ CoordinatorMetrics::CoordinatorMetrics(metrics::Registry& registry)
       connected_groups_(registry.gauge("millrace_connected_groups", "Connected worker groups")),
       unattended_prefills_(registry.gauge("millrace_unattended_requests",
                                           "Prefills that go on although their clients have left")),
+      suspended_prefills_(
+          registry.gauge("millrace_suspended_requests",
+                         "Prefills set aside after a layer because their clients have left")),
       held_results_(registry.gauge("millrace_held_leases",
                                    "Results held for a client that may send its prompt again")),
       joined_(registry.counter("millrace_prefill_joined_total",
                                "Requests answered by the prefill of another request for the same "
                                "prompt")),
+      resumed_(registry.counter("millrace_prefill_resumed_total",
+                                "Suspended prefills that went on for a client")),
       groups_lost_(
           registry.counter("millrace_groups_lost_total",
                            "Groups lost because their connection ended or they went silent")),
@@ -177,8 +182,12 @@ void CoordinatorMetrics::wasted(const Request& request, Errc why, size_t num_lay
   const int64_t tokens = std::max<int64_t>(0, request.num_tokens - request.foreseen_tokens);
   wasted_token_layers(why).add(static_cast<double>(tokens) * static_cast<double>(num_layers));
 }
-void CoordinatorMetrics::unattended(int64_t prefills, int64_t results) {
+void CoordinatorMetrics::resumed() {
+  resumed_.add();
+}
+void CoordinatorMetrics::unattended(int64_t prefills, int64_t suspended, int64_t results) {
   unattended_prefills_.set(static_cast<double>(prefills));
+  suspended_prefills_.set(static_cast<double>(suspended));
   held_results_.set(static_cast<double>(results));
 }
 

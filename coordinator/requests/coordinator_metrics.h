@@ -22,11 +22,13 @@ class CoordinatorMetrics {
   void given_back(Errc why);
   // A request that the prefill of another answers.
   void joined();
+  // A suspended prefill goes on.
+  void resumed();
   void ended(const Request& request);
   // So many layers of the request's tokens were computed for nothing.
   void wasted(const Request& request, Errc why, size_t num_layers);
-  // Prefills that wait or run without a client, and results that are held for one.
-  void unattended(int64_t prefills, int64_t results);
+  // Prefills that wait or run without a client, those that are suspended, and results that are held.
+  void unattended(int64_t prefills, int64_t suspended, int64_t results);
   void waiting(int64_t queued, int64_t running);
   void groups(int connected);
   void group_lost();
@@ -60,8 +62,10 @@ class CoordinatorMetrics {
   metrics::Gauge running_requests_;
   metrics::Gauge connected_groups_;
   metrics::Gauge unattended_prefills_;
+  metrics::Gauge suspended_prefills_;
   metrics::Gauge held_results_;
   metrics::Counter joined_;
+  metrics::Counter resumed_;
   metrics::Counter groups_lost_;
   metrics::Counter preemptions_;
   metrics::Counter side_by_side_;

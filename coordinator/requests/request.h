@@ -61,7 +61,10 @@ struct Request {
   std::string sent_as;      // to groups, in place of its id; "" : its id
   std::string sharing_key;  // of one key, one prefill answers all; "" : it shares with none
   OnDisconnect on_disconnect = OnDisconnect::kCancel;
+  bool may_miss_deadline = false;  // the client will send it again
   bool outlasts_deadline = false;
+  std::optional<TimePoint> suspended_at;
+  bool was_suspended = false;
 
   RequestState state = RequestState::kQueued;
   std::string group_id;  // "" until dispatched

@@ -212,8 +212,14 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body, const Caller&
   const OnDisconnect wanted = body.on_disconnect.value_or(settings_.on_disconnect);
   const bool may_outlast = !request->sharing_key.empty() && settings_.max_unattended > 0 &&
                            request->num_tokens <= settings_.max_unattended_tokens;
-  request->on_disconnect = may_outlast ? wanted : OnDisconnect::kCancel;
-  request->outlasts_deadline = request->on_disconnect == OnDisconnect::kFinish;
+  const bool too_short =
+      wanted == OnDisconnect::kSuspend && request->num_tokens < settings_.least_tokens_to_suspend;
+  request->on_disconnect = may_outlast && !too_short ? wanted : OnDisconnect::kCancel;
+  // By default a prompt may be suspended, but nobody has said that it will be sent again.
+  request->may_miss_deadline =
+      request->on_disconnect == OnDisconnect::kFinish ||
+      (request->on_disconnect == OnDisconnect::kSuspend && body.on_disconnect.has_value());
+  request->outlasts_deadline = request->may_miss_deadline;
   return request;
 }
 

@@ -199,7 +199,7 @@ void Dispatcher::lost(Group& group, const std::string& why) {
       continue;
     }
     request->failed_on.insert(who.group_id());
-    if (request->opened) {
+    if (request->opened || request->suspended_at) {
       requests_.fail(request, lost);
     } else {
       take_back(request, lost);

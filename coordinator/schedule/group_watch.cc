@@ -34,9 +34,12 @@ std::string GroupWatch::why_silent(const Group& group) const {
 }
 
 void GroupWatch::bear_with_set_aside(Group& group) const {
-  if (group.running == nullptr || !group.running->cancel_sent_at) return;
-  const bool set_aside = group.preempting != nullptr || !group.side_by_side.empty();
-  if (set_aside) group.running->cancel_sent_at = clock_.now();
+  const bool between = group.preempting != nullptr || !group.side_by_side.empty();
+  const auto bear = [&](const std::shared_ptr<Request>& request, bool set_aside) {
+    if (request && request->cancel_sent_at && set_aside) request->cancel_sent_at = clock_.now();
+  };
+  bear(group.running, between);
+  bear(group.suspended, between || group.running != nullptr);
 }
 
 std::string GroupWatch::why_not_ending(const Group& group) const {

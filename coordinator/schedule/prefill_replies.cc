@@ -45,7 +45,7 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
                       checked_lease(group, message.request_id(), message.manifest().lease_ms()));
   const std::shared_ptr<Request> request = group.take(message.request_id());
   requests_.begin(*request);
-  turns_.stopped(group, *request, clock_.now(), /*whole=*/true,
+  turns_.stopped(group, *request, clock_.now(), /*whole=*/!request->was_suspended,
                  std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
                  groups_own_seconds(*request, message));
   // Prompts side by side are all its first.
@@ -85,6 +85,9 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
     request->runs_in_lanes = false;
   } else if (made_room && why.code == Errc::kExhausted) {
     group.count_room(request->num_tokens);
+  } else if (group.suspended != nullptr && why.code == Errc::kExhausted) {
+    // There was no room beside the suspended prompt, which has to go.
+    group.count_room(request->num_tokens);
   } else if (preempted && why.code == Errc::kExhausted) {
     // There was no room next to the running prompt; alone there may be.
     group.count_room(request->num_tokens);
@@ -93,7 +96,7 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
     note_failure(group, *request, why);
   }
   // The client has been told about this group's cache, which another group cannot provide.
-  const bool may_move = !request->ended() && !request->opened;
+  const bool may_move = !request->ended() && !request->opened && !request->suspended_at;
   const bool another_may_serve =
       GroupHealth::blames_group(why.code) || why.code == Errc::kExhausted;
   if (may_move && another_may_serve) {

@@ -136,6 +136,7 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
       return leases_.answered(*group, envelope.lease_reply());
     case protocol::Envelope::kDrain:
       group->draining = true;
+      shared_.make_room(group_id);
       return {};
     default:
       return error(Errc::kInvalidArgument, "group '{}' sent message {}, which groups do not send",
@@ -156,6 +157,7 @@ void Scheduler::tick() {
   for (const auto& [group, why] : watch_.find_lost()) membership_.drop(*group, why);
   orphans_.expire();
   requests_.table().forget(clock_.now());
+  shared_.give_way();
   shared_.count();
   watch_.beat();
   dispatcher_.dispatch();

@@ -30,7 +30,9 @@ struct SchedulerSettings {
   Duration default_lease = std::chrono::minutes(1);
   // Whether a request for a prompt that waits or runs is answered by that prefill.
   bool joins_prefills = true;
-  OnDisconnect on_disconnect = OnDisconnect::kCancel;  // of requests that do not say
+  OnDisconnect on_disconnect = OnDisconnect::kSuspend;  // of requests that do not say
+  int64_t least_tokens_to_suspend = 16384;              // shorter prompts end
+  Duration suspended_prefill = std::chrono::minutes(2);
   // For how long a prefill goes on without a client, and a result is held for one that may return.
   Duration unattended_prefill = std::chrono::minutes(10);
   Duration held_result = std::chrono::minutes(1);

@@ -86,6 +86,10 @@ void SharedPrefills::join(const std::shared_ptr<Request>& request) {
   }
   requests_.join(request);
   Request& prefill = *shared.prefill;
+  if (prefill.suspended_at) {
+    groups_.find(prefill.group_id)->resume(clock_.now());
+    metrics_.resumed();
+  }
   prefill.outlasts_deadline = true;
   prefill.options.set_priority(std::min(prefill.priority(), request->priority()));
   requests_.table().reschedule(prefill);
@@ -125,25 +129,32 @@ void SharedPrefills::detach(const std::shared_ptr<Request>& request, Error why,
     return canceller_.cancel(request, std::move(why));
   }
   const bool others_wait = is_prefill ? !shared->joined.empty() : shared->attended();
-  const bool finishes =
-      policy == OnDisconnect::kFinish && (others_wait || may_be_unattended(*shared->prefill));
-  if (!others_wait && !finishes) {
+  const bool may_return = policy != OnDisconnect::kCancel &&
+                          (others_wait || may_outlive_clients(*shared->prefill, policy));
+  if (!others_wait && !may_return) {
     if (!is_prefill) requests_.fail(request, why);
     return canceller_.cancel(shared->prefill, std::move(why));
   }
   if (is_prefill) hand_over(*shared);
-  if (finishes) {
-    why.message += "; the prefill goes on: the same prompt, sent again, gets its answer";
+  if (may_return) {
+    why.message += "; the prefill is kept: the same prompt, sent again, gets its answer";
     ++shared->leavers;
   }
   shared->last_to_leave = request->id;
   requests_.fail(request, std::move(why));
   Request& prefill = *shared->prefill;
   if (!shared->attended()) {
-    set_unattended(*shared);
+    set_unattended(prefill, policy);
   } else if (shared->joined.empty()) {
-    prefill.outlasts_deadline = prefill.on_disconnect == OnDisconnect::kFinish;
+    prefill.outlasts_deadline = prefill.may_miss_deadline;
   }
+}
+
+bool SharedPrefills::may_outlive_clients(const Request& prefill, OnDisconnect policy) {
+  const Group* group = groups_.find(prefill.group_id);
+  const bool can_suspend =
+      prefill.state == RequestState::kRunning && group != nullptr && group->can_suspend(prefill);
+  return (policy == OnDisconnect::kFinish || can_suspend) && may_be_unattended(prefill);
 }
 
 std::shared_ptr<Request> SharedPrefills::heir_of(const Request& request) {
@@ -162,10 +173,11 @@ void SharedPrefills::hand_over(Shared& shared) {
   if (Group* group = groups_.find(request->group_id)) group->replace(request, shared.prefill);
 }
 
-void SharedPrefills::set_unattended(Shared& shared) {
-  Request& prefill = *shared.prefill;
-  const Duration longest = clock_.now() - prefill.queued_at + settings_.unattended_prefill;
-  prefill.options.set_deadline_ms(to_wire_ms(longest));
+void SharedPrefills::set_unattended(Request& prefill, OnDisconnect policy) {
+  const bool suspends = policy == OnDisconnect::kSuspend;
+  if (suspends) groups_.find(prefill.group_id)->suspend(clock_.now());
+  const Duration longest = suspends ? settings_.suspended_prefill : settings_.unattended_prefill;
+  prefill.options.set_deadline_ms(to_wire_ms(clock_.now() - prefill.queued_at + longest));
   prefill.outlasts_deadline = false;
   requests_.changed(prefill);
 }
@@ -269,7 +281,7 @@ void SharedPrefills::hold(const std::shared_ptr<Request>& done, int leavers,
 
 // The answer has not reached its client.
 void SharedPrefills::hold_again(const std::shared_ptr<Request>& request) {
-  const bool holds = request->on_disconnect == OnDisconnect::kFinish &&
+  const bool holds = request->on_disconnect != OnDisconnect::kCancel &&
                      !request->sharing_key.empty() && may_be_unattended(*request);
   if (!holds) return release(*request);
   Shared* shared = find(*request);
@@ -319,18 +331,37 @@ void SharedPrefills::cancel_all_unattended() {
 
 bool SharedPrefills::make_room(const std::string& group_id) {
   return drop(
-      [&](const Shared& shared) { return shared.held && shared.prefill->group_id == group_id; },
-      Error(Errc::kExhausted, "others need the room"));
+      [&](const Shared& shared) {
+        const Request& prefill = *shared.prefill;
+        return prefill.group_id == group_id && (shared.held || prefill.suspended_at);
+      },
+      Error(Errc::kExhausted, "no client waits, and another prompt needs the room"));
+}
+
+void SharedPrefills::give_way() {
+  for (const Group* group : groups_.all()) {
+    const bool lacks_room = std::ranges::any_of(requests_.queue().waiting(), [&](const auto& one) {
+      return group->idle() && group->takes(one->model, one->num_tokens) &&
+             !group->has_room(one->num_tokens);
+    });
+    if (lacks_room) make_room(group->description.group_id());
+  }
 }
 
 void SharedPrefills::count() const {
   int64_t unattended = 0;
+  int64_t suspended = 0;
   int64_t held = 0;
   for (const auto& [key, shared] : by_key_) {
-    held += shared.held ? 1 : 0;
-    unattended += shared.attended() || shared.held ? 0 : 1;
+    if (shared.held) {
+      ++held;
+    } else if (shared.prefill->suspended_at) {
+      ++suspended;
+    } else if (!shared.attended()) {
+      ++unattended;
+    }
   }
-  metrics_.unattended(unattended, held);
+  metrics_.unattended(unattended, suspended, held);
 }
 
 }  // namespace millrace::coordinator

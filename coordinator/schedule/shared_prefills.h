@@ -2,8 +2,9 @@
 // Prefills and the clients that wait for them. A request for a prompt that waits or runs already
 // joins that prefill: it has a record, a deadline and a lease of its own, and no prefill of its own.
 // A prefill ends early when the last of its clients has left, unless that one wanted it finished:
-// then it goes on unattended, its result is held for a while, and the same prompt gets it. Owned by
-// the scheduler; no sockets; one thread.
+// then it goes on unattended, its result is held for a while, and the same prompt gets it. Or it is
+// long and to be suspended: then its group stops after the current layer and goes on when the same
+// prompt comes again. Owned by the scheduler; no sockets; one thread.
 //
 // The first request is both a client's and the prefill (RequestRole::kWhole). When its client leaves
 // and the prefill goes on, a record of its own takes the prefill over (kPrefill), and the client's
@@ -59,9 +60,11 @@ class SharedPrefills {
   void cancel_unattended(const std::string& id);
   // Ends all that no client waits for.
   void cancel_all_unattended();
-  // Releases the results that are held on this group, for prompts that need the room. False: there
-  // are none.
+  // Ends the results that are held on this group, and the suspended prefill, for prompts that need
+  // the room. False: there are none.
   bool make_room(const std::string& group_id);
+  // The same for idle groups that have no room for a prompt that waits.
+  void give_way();
 
   // To be called after every change of a request. Does for those that have joined it what has
   // happened to it.
@@ -87,7 +90,8 @@ class SharedPrefills {
   // Gives the prefill a record of its own.
   void hand_over(Shared& shared);
   static std::shared_ptr<Request> heir_of(const Request& request);
-  void set_unattended(Shared& shared);
+  bool may_outlive_clients(const Request& prefill, OnDisconnect policy);
+  void set_unattended(Request& prefill, OnDisconnect policy);
   // Ends the oldest results held for the owner, if that is what it takes.
   bool may_be_unattended(const Request& prefill);
   void answer(Request& joined, Request& prefill);

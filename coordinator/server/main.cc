@@ -50,6 +50,7 @@ struct Arguments {
   std::vector<std::string> tokenizers;
   double tokenizer_timeout_s = seconds(server.tokenizers.timeout);
   double group_patience_s = seconds(server.scheduler.group_patience);
+  double suspended_s = seconds(server.scheduler.suspended_prefill);
   double unattended_s = seconds(server.scheduler.unattended_prefill);
   double held_result_s = seconds(server.scheduler.held_result);
   double body_timeout_s = seconds(server.http.body_time);
@@ -115,9 +116,20 @@ void add_sharing(CLI::App& app, Arguments& arguments) {
   using coordinator::OnDisconnect;
   cli::add_choice<OnDisconnect>(
       app, "--on-disconnect", scheduler.on_disconnect,
-      {{"cancel", OnDisconnect::kCancel}, {"finish", OnDisconnect::kFinish}},
-      "what becomes of a prefill whose last client leaves, unless that says so itself: it ends, or "
-      "goes on for whoever sends the same prompt again");
+      {{"cancel", OnDisconnect::kCancel},
+       {"finish", OnDisconnect::kFinish},
+       {"suspend", OnDisconnect::kSuspend}},
+      "what becomes of a prefill whose last client leaves, unless that says so itself: it ends, "
+      "goes "
+      "on, or stops after a layer and goes on when the same prompt comes again");
+  app.add_option("--suspend-tokens", scheduler.least_tokens_to_suspend,
+                 "prompts of fewer tokens are not suspended but end")
+      ->check(cli::number_range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--suspended-time", arguments.suspended_s,
+                 "seconds that a suspended prefill waits for a client")
+      ->check(cli::positive_seconds())
+      ->capture_default_str();
   app.add_option("--unattended-time", arguments.unattended_s,
                  "seconds that a prefill goes on without a client")
       ->check(cli::positive_seconds())
@@ -257,6 +269,7 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   MR_ASSIGN_OR_RETURN(const int64_t min_rate, parse_bytes(arguments.min_body_rate));
   options.http.min_body_rate = static_cast<uint64_t>(min_rate);
   options.scheduler.group_patience = cli::from_seconds(arguments.group_patience_s);
+  options.scheduler.suspended_prefill = cli::from_seconds(arguments.suspended_s);
   options.scheduler.unattended_prefill = cli::from_seconds(arguments.unattended_s);
   options.scheduler.held_result = cli::from_seconds(arguments.held_result_s);
   options.http.body_time = cli::from_seconds(arguments.body_timeout_s);

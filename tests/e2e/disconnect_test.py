@@ -55,12 +55,12 @@ class DisconnectTestCase(ServiceTestCase):
         self.assertEqual(status, 200, response)
         return response["prefill_seconds"]
 
-    def retry(self, prompt, deadline_ms, **fields):
+    def retry(self, prompt, deadline_ms, on_disconnect="finish", **fields):
         """Sends the prompt until it is answered. Returns the answer and the number of calls."""
         end = time.monotonic() + PATIENCE_S
         for call in range(1, 1000):
             assert time.monotonic() < end
-            status, _, response = self.post(prompt, deadline_ms=deadline_ms, on_disconnect="finish", **fields)
+            status, _, response = self.post(prompt, deadline_ms=deadline_ms, on_disconnect=on_disconnect, **fields)
             if status == 200:
                 return response, call
             self.assertEqual(status, 504, response)
@@ -113,12 +113,85 @@ class RetryTest(DisconnectTestCase):
         self.assertEqual(self.num_prefills(), 1)
 
 
+class SuspendTest(DisconnectTestCase):
+    def coordinator_options(self):
+        return ["--suspend-tokens", 2048, "--suspended-time", 60]
+
+    def leave_after_a_layer(self):
+        """Posts LONG and closes the connection after its first layer."""
+        events = self.service.prefill_events(LONG, cache="both", request_id="left", on_disconnect="suspend")
+        self.assertEqual([next(events)[0] for _ in range(3)], ["queued", "started", "layer"])
+        events.close()
+        wait_until("a suspended prompt", lambda: self.metric("millrace_suspended_requests") == 1, PATIENCE_S)
+
+    def test_a_client_with_a_third_of_the_time_gets_its_answer_from_one_prefill(self):
+        self.service.start_group(**self.GRID)
+        deadline_ms = int(self.seconds_of_one_prefill() * 1000 / 3)
+        before = self.num_prefills()
+        response, calls = self.retry(LONG, deadline_ms, on_disconnect="suspend")
+        self.assertGreater(calls, 1)
+        self.check(LONG, response)
+        self.assertEqual(self.num_prefills() - before, 1)
+        self.assertGreater(self.metric("millrace_prefill_resumed_total"), 0)
+        wasted = self.metric("millrace_prefill_wasted_token_layers_total")
+        self.assertLessEqual(wasted, 0.1 * LAYERS * len(LONG["prompt_token_ids"]))
+
+    def test_others_are_served_while_a_prompt_is_suspended(self):
+        self.service.start_group("--preempt-tokens", 512, **self.GRID)
+        self.leave_after_a_layer()
+        for prompt in SHORTS[:2]:
+            status, _, response = self.post(prompt)
+            self.assertEqual(status, 200, response)
+            self.check(prompt, response)
+        self.assertEqual(self.metric("millrace_suspended_requests"), 1)
+        status, _, response = self.post(LONG)
+        self.assertEqual(status, 200, response)
+        self.check(LONG, response)
+        self.assertTrue(response["joined"])
+        self.assertGreater(response["set_aside_seconds"], 0)
+        self.assertEqual(self.metric("millrace_prefill_wasted_token_layers_total"), 0)
+
+    def test_a_suspended_prompt_gives_way_to_one_without_room(self):
+        tokens = len(LONG["prompt_token_ids"])
+        # Room for one such prompt and a half: a page of one of the fixture's 2 kv heads has K and V of 64 tokens, 128 float32 each.
+        room_bytes = tokens // 64 * LAYERS * 2 * (64 * 2 * 128 * 4) // self.GRID["cp"] * 3 // 2
+        self.service.start_group("--dtype", "float32", "--device-pool", "1MiB", "--host-pool", room_bytes, **self.GRID)
+        self.leave_after_a_layer()
+        other = make_prompt(tokens, seed=32)
+        status, _, response = self.post(other)
+        self.assertEqual(status, 200, response)
+        self.check(other, response)
+        self.assertEqual(self.metric("millrace_suspended_requests"), 0)
+        self.assertGreater(self.metric("millrace_prefill_wasted_token_layers_total"), 0)
+
+    def test_the_loss_of_the_group_while_a_prompt_is_suspended(self):
+        self.service.start_group(**self.GRID)
+        self.leave_after_a_layer()
+        self.service.kill_rank(1)
+        wait_until("the loss of the prompt", lambda: self.metric("millrace_suspended_requests") == 0, PATIENCE_S)
+        wait_until("the end of the broken group", lambda: not self.service.ranks(), 30)
+        self.service.start_group(**self.GRID)
+        status, _, response = self.post(LONG)
+        self.assertEqual(status, 200, response)
+        self.assertFalse(response["joined"])
+        self.check(LONG, response)
+
+    def test_delete_frees_a_suspended_prompt(self):
+        self.service.start_group(**self.GRID)
+        self.leave_after_a_layer()
+        self.service.request("DELETE", "/v1/prefill/left")
+        self.assertEqual(self.metric("millrace_running_requests"), 0)
+        wait_until("no suspended prompt", lambda: self.metric("millrace_suspended_requests") == 0, PATIENCE_S)
+        # Nothing keeps pages but the prefix cache.
+        wait_until("pages of nobody", lambda: self.metric("millrace_kv_pool_used_bytes") == 0, PATIENCE_S)
+
+
 class TroubleTest(DisconnectTestCase):
     ACTIONS = 200
     MAX_UNATTENDED = 3
 
     def coordinator_options(self):
-        return ["--max-unattended", self.MAX_UNATTENDED, "--held-result-time", 2]
+        return ["--max-unattended", self.MAX_UNATTENDED, "--held-result-time", 2, "--suspended-time", 2, "--suspend-tokens", 256]
 
     def leave_after(self, prompt, seconds, **fields):
         """Posts the prompt and closes the connection after a while. Returns the answer, if it came before."""
@@ -146,7 +219,7 @@ class TroubleTest(DisconnectTestCase):
             own = random.Random(seed)
             for number in range(count):
                 prompt = own.choice(SHORTS)
-                fields = {"lease_ms": own.choice([200, 2000]), "on_disconnect": own.choice(["cancel", "finish", "finish"]),
+                fields = {"lease_ms": own.choice([200, 2000]), "on_disconnect": own.choice(["cancel", "finish", "suspend"]),
                           "request_id": f"r{seed}-{own.randrange(6)}", "deadline_ms": own.choice([100, 1000, 60000])}
                 answer = self.leave_after(prompt, own.choice([0.05, 0.2, 0.5, 5]), **fields)
                 if own.random() < 0.1:
@@ -155,7 +228,7 @@ class TroubleTest(DisconnectTestCase):
                     if answer and answer[0] == 200 and answer[1]["first_token_id"] != prompt["answer_token_ids"][0]:
                         over.append(f"wrong: {seed} {number}: {answer[1]}")
                     answered.append(answer and answer[0])
-                    unattended = self.metric("millrace_unattended_requests") + self.metric("millrace_held_leases")
+                    unattended = sum(self.metric(f"millrace_{what}") for what in ("unattended_requests", "suspended_requests", "held_leases"))
                     if unattended > self.MAX_UNATTENDED:
                         over.append(f"{unattended} unattended")
 
@@ -169,7 +242,7 @@ class TroubleTest(DisconnectTestCase):
         self.assertEqual(over, [])
         self.assertGreater(answered.count(200), self.ACTIONS // 10)
         self.assertGreater(self.metric("millrace_prefill_joined_total"), 0)
-        for name in ("millrace_unattended_requests", "millrace_held_leases", "millrace_queued_requests",
+        for name in ("millrace_unattended_requests", "millrace_suspended_requests", "millrace_held_leases", "millrace_queued_requests",
                      "millrace_running_requests", "millrace_active_leases"):
             wait_until(f"no {name}", lambda name=name: self.metric(name) == 0, PATIENCE_S)
         # What the leases held is free: all that is used are pages that prompts may begin with.

@@ -59,6 +59,12 @@ void RequestInbox::take_message(protocol::Envelope message, TimePoint received_a
     case protocol::Envelope::kCancel:
       cancel(message.cancel().request_id());
       break;
+    case protocol::Envelope::kSuspend:
+      suspend(message.suspend().request_id(), true);
+      break;
+    case protocol::Envelope::kResume:
+      suspend(message.resume().request_id(), false);
+      break;
     case protocol::Envelope::kLeaseRenew:
       *add_lease_change(received_at).mutable_renew() = message.lease_renew();
       break;
@@ -100,6 +106,13 @@ void RequestInbox::cancel(const std::string& request_id) {
   cancelled_.push_back(request_id);
 }
 
+// A request that is not found has ended meanwhile.
+void RequestInbox::suspend(const std::string& request_id, bool suspended) {
+  for (Running& running : running_) {
+    if (running.alone == request_id) running.suspended = suspended;
+  }
+}
+
 std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_new_tokens) {
   std::vector<Pending> next;
   if (pending_.empty()) return next;
@@ -121,8 +134,8 @@ std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_new_toke
 
 bool RequestInbox::running_cancelled() const {
   if (running_.empty() || running_.back().alone.empty()) return false;
-  const auto& [ids, alone, cancelled] = running_.back();
-  return std::ranges::find(cancelled, alone) != cancelled.end();
+  const Running& running = running_.back();
+  return std::ranges::find(running.cancelled, running.alone) != running.cancelled.end();
 }
 
 std::vector<std::string> RequestInbox::take_cancelled() {

@@ -46,6 +46,8 @@ class RequestInbox {
   // Whether the coordinator no longer wants the request that runs: it said so, or it is gone. False
   // while requests run side by side, since nothing ends those.
   bool running_cancelled() const;
+  // Whether the request that runs is to stop before its next layer, until that changes.
+  bool running_suspended() const { return !running_.empty() && running_.back().suspended; }
   // Of the requests started last, side by side: ids of those that the coordinator no longer wants.
   const std::vector<std::string>& cancelled_side_by_side() const {
     return running_.back().cancelled;
@@ -72,12 +74,14 @@ class RequestInbox {
     std::vector<std::string> ids;        // several: side by side
     std::string alone;                   // id of the one that runs alone; empty: side by side
     std::vector<std::string> cancelled;  // of ids
+    bool suspended = false;              // the one that runs alone
   };
 
   void take_message(protocol::Envelope message, TimePoint received_at);
   void queue(protocol::PrefillRequest request, uint64_t together);
   protocol::LeaseChange& add_lease_change(TimePoint received_at);
   void cancel(const std::string& request_id);
+  void suspend(const std::string& request_id, bool suspended);
 
   const Clock& clock_;
   const int num_lanes_;

@@ -37,7 +37,8 @@ protocol::GroupCommand CommandSource::next() {
 }
 
 protocol::GroupCommand CommandSource::at_boundary(const engine::LayerReport& report) {
-  read(Duration::zero());
+  const bool waits = inbox_.running_suspended() && !inbox_.running_cancelled() && inbox_.empty();
+  read(waits ? Duration(kCommandInterval) : Duration::zero());
   look_for_drain();
   protocol::GroupCommand command;
   add_lease_changes(command);
@@ -47,7 +48,9 @@ protocol::GroupCommand CommandSource::at_boundary(const engine::LayerReport& rep
     command.mutable_end_running()->set_message(goes_on.error().message);
   } else if (running_.size() == 1 && options_.max_preempting_tokens > 0) {
     refuse_those_over();
-    start_next(command, options_.max_preempting_tokens);
+    command.set_suspended(inbox_.running_suspended());
+    start_next(command, command.suspended() ? std::numeric_limits<int64_t>::max()
+                                            : options_.max_preempting_tokens);
   }
   return command;
 }

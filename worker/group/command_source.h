@@ -40,7 +40,9 @@ class CommandSource {
   // The next command between two layers of the request given last, or of one that runs alone. It
   // has changes of leases. It also ends the request, where the coordinator cancelled it or its
   // deadline passed; otherwise it may have another request to run before the next layer, or several
-  // to run side by side. No further request is put between the layers of those.
+  // to run side by side. No further request is put between the layers of those. Where the
+  // coordinator has suspended the request, the command says so: then it is called again until that
+  // ends, and waits for kCommandInterval at most, like next().
   protocol::GroupCommand at_boundary(const engine::LayerReport& report);
   // After the requests given last ran side by side, and before their results are reported: names
   // those that the coordinator no longer wants.

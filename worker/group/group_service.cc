@@ -157,6 +157,7 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
                  .pace = pace_,
                  .on_cached = std::move(on_cached),
                  .beside_tokens = num_running_ == 0 ? 0 : running_tokens_[num_running_ - 1],
+                 .beside_suspended = beside_suspended_,
                  .options = options_},
                 prompt, std::move(at_boundary));
   running_tokens_[num_running_] = run.num_tokens();
@@ -172,17 +173,34 @@ Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
 // on it.
 Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
                                             CommandSource* commands) {
-  MR_ASSIGN_OR_RETURN(const auto command,
-                      broadcast_command(sync_.world(),
-                                        commands != nullptr ? commands->at_boundary(report)
-                                                            : protocol::GroupCommand(),
-                                        Deadline::after(options_.layer_timeout)));
-  MR_RETURN_IF_ERROR(change_leases(command));
-  r_.store.expire_leases();
-  MR_RETURN_IF_ERROR(run(command, commands));
+  protocol::GroupCommand command;
+  do {
+    const auto next =
+        commands != nullptr ? commands->at_boundary(report) : protocol::GroupCommand();
+    MR_ASSIGN_OR_RETURN(
+        command, broadcast_command(sync_.world(), next, Deadline::after(options_.layer_timeout)));
+    if (command.suspended()) {
+      MR_RETURN_IF_ERROR(obey_beside_suspended(command, commands));
+    } else {
+      MR_RETURN_IF_ERROR(change_leases(command));
+      r_.store.expire_leases();
+      MR_RETURN_IF_ERROR(run(command, commands));
+    }
+  } while (command.suspended());
   MR_RETURN_IF_ERROR(expect_next_layer(report));
   if (!command.has_end_running()) return {};
   return Error(errc_from_wire(command.end_running().code()), command.end_running().message());
+}
+
+// As between two prompts, but the suspended one keeps its memory and its pages.
+Result<void> GroupService::obey_beside_suspended(const protocol::GroupCommand& command,
+                                                 CommandSource* commands) {
+  beside_suspended_ = true;
+  auto obeyed = obey(command, commands);
+  beside_suspended_ = false;
+  MR_RETURN_IF_ERROR(obeyed);
+  sync_.expect("waiting for a command", sync_.timeouts().command + kCommandInterval);
+  return {};
 }
 
 Result<void> GroupService::expect_next_layer(const engine::LayerReport& report) {

@@ -66,6 +66,8 @@ class GroupService {
   Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptRun::Boundary at_boundary);
   Result<void> run_side_by_side(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> meet_after_layer(const engine::LayerReport& report, CommandSource* commands);
+  Result<void> obey_beside_suspended(const protocol::GroupCommand& command,
+                                     CommandSource* commands);
   Result<void> expect_next_layer(const engine::LayerReport& report);
   Result<void> post_metrics();
   Result<void> gather_lost_pages(const std::vector<RankStats>& ranks, const LostPages& own);
@@ -82,6 +84,7 @@ class GroupService {
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
+  bool beside_suspended_ = false;  // the first of them is suspended
   std::array<int64_t, 2> running_tokens_{};
   double attention_imbalance_ = 1;  // of the last prompt
   PromptCounts counts_;             // rank 0's, of prompts that all ranks computed

@@ -11,7 +11,7 @@ namespace millrace::worker {
 Result<void> check_between_layers(const BetweenLayers& prompt) {
   const auto& p = prompt;
   if (p.other_tokens == 0 || p.num_tokens <= p.most_new_tokens) return {};
-  if (p.num_tokens - p.cached_tokens > p.most_new_tokens) {
+  if (!p.other_suspended && p.num_tokens - p.cached_tokens > p.most_new_tokens) {
     return error(Errc::kExhausted,
                  "{} of {} tokens are cached here; between the layers of another prompt at most {} "
                  "are computed",

@@ -12,9 +12,10 @@
 namespace millrace::worker {
 
 struct BetweenLayers {
-  int64_t num_tokens = 0;     // of the prompt that is to run between layers
-  int64_t cached_tokens = 0;  // of num_tokens
-  int64_t other_tokens = 0;   // of the prompt that waits meanwhile; 0: none does
+  int64_t num_tokens = 0;        // of the prompt that is to run between layers
+  int64_t cached_tokens = 0;     // of num_tokens
+  int64_t other_tokens = 0;      // of the prompt that waits meanwhile; 0: none does
+  bool other_suspended = false;  // it is suspended: it waits however many tokens are computed
   int64_t most_new_tokens = 0;
   // Memory of each rank for all prompts together, and what a prompt of `num_tokens` tokens takes.
   int64_t memory_bytes = 0;

@@ -315,6 +315,7 @@ Result<void> PromptRun::check_place() const {
       {.num_tokens = num_tokens_,
        .cached_tokens = cached_.prefix.num_tokens(),
        .other_tokens = r_.beside_tokens,
+       .other_suspended = r_.beside_suspended,
        .most_new_tokens = r_.options.max_preempting_tokens,
        .memory_bytes = r_.runtime.limits().memory_bytes,
        .prompt_bytes = [this](int64_t num_tokens) { return r_.runtime.prompt_bytes(num_tokens); }});

@@ -64,6 +64,7 @@ struct PromptResources {
   std::function<void()> on_cached = nullptr;
   // Tokens of the prompt between two layers of which this one runs; 0: it runs alone.
   int64_t beside_tokens = 0;
+  bool beside_suspended = false;  // that prompt is suspended
   const GroupOptions& options;
 };
 

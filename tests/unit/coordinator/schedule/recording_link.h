@@ -10,8 +10,8 @@
 
 namespace millrace::coordinator {
 
-// Entries of the log: "prefill r1", "side by side r1 r2", "cancel r1", "release lease-1", "renew
-// lease-1", "resend", "closed: ...".
+// Entries of the log: "prefill r1", "side by side r1 r2", "cancel r1", "suspend r1", "resume r1",
+// "release lease-1", "renew lease-1", "resend", "closed: ...".
 class RecordingLink final : public GroupLink {
  public:
   void send(const protocol::Envelope& envelope) override {
@@ -25,6 +25,10 @@ class RecordingLink final : public GroupLink {
       log.push_back("side by side" + ids);
     } else if (envelope.has_cancel()) {
       log.push_back("cancel " + envelope.cancel().request_id());
+    } else if (envelope.has_suspend()) {
+      log.push_back("suspend " + envelope.suspend().request_id());
+    } else if (envelope.has_resume()) {
+      log.push_back("resume " + envelope.resume().request_id());
     } else if (envelope.has_lease_release()) {
       log.push_back("release " + envelope.lease_release().lease_id());
     } else if (envelope.has_lease_renew()) {

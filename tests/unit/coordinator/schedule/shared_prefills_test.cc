@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <random>
@@ -67,6 +68,23 @@ class SharedPrefillsTest : public SchedulerTest {
 
   static Ask finish(int64_t deadline_ms = 0) {
     return {.on_disconnect = OnDisconnect::kFinish, .deadline_ms = deadline_ms};
+  }
+
+  // Prompts from 5 tokens on are suspended, for a minute.
+  void make_suspending(const std::string& group_id = "g0") {
+    SchedulerSettings settings;
+    settings.least_tokens_to_suspend = 5;
+    settings.suspended_prefill = minutes(1);
+    make(settings);
+    join_suspending(link_, group_id);
+  }
+  void join_suspending(RecordingLink& link, const std::string& group_id) {
+    auto description = group(group_id, "group of " + group_id);
+    description.set_suspends(true);
+    ASSERT_TRUE(scheduler_->add_group(description, link).ok());
+  }
+  static Ask suspend(int64_t deadline_ms = 0) {
+    return {.on_disconnect = OnDisconnect::kSuspend, .deadline_ms = deadline_ms};
   }
 
   RecordingLink link_;
@@ -546,7 +564,186 @@ TEST_F(SharedPrefillsTest, NothingGoesOnUnattendedThroughAShutdown) {
   EXPECT_FALSE(scheduler_->busy());
 }
 
-// A group that runs one prompt at a time and keeps leases; its answers have the prompt's first token.
+TEST_F(SharedPrefillsTest, ALongPromptIsSuspendedAndGoesOnForItsClient) {
+  make_suspending();
+  ASSERT_FALSE(ask("a", suspend(1000)));
+  layer_done("a");
+  pass(seconds(1), {"g0"});
+  EXPECT_EQ(failure("a"), Errc::kDeadlineExceeded);
+  EXPECT_THAT(link_.log, ElementsAre("prefill a", "suspend a"));
+  EXPECT_EQ(metric("millrace_suspended_requests"), "1");
+  pass(seconds(30), {"g0"});
+  ASSERT_FALSE(ask("b", suspend(1000)));
+  EXPECT_THAT(link_.log, ElementsAre("prefill a", "suspend a", "resume a"));
+  EXPECT_EQ(scheduler_->find("b")->layer_density.size(), 1u);
+  layer_done("a");
+  done("a");
+  EXPECT_EQ(state("b"), RequestState::kDone);
+  EXPECT_GE(scheduler_->find("b")->set_aside_s, 30);
+  EXPECT_EQ(metric("millrace_prefill_resumed_total"), "1");
+  EXPECT_EQ(wasted("deadline_exceeded"), "0");
+}
+
+TEST_F(SharedPrefillsTest, OthersRunWhileAPromptIsSuspended) {
+  make_suspending();
+  ASSERT_FALSE(ask("a", suspend()));
+  started("a");
+  leave("a");
+  ASSERT_FALSE(ask("other", {.prompt = "B"}));
+  started("other");
+  ASSERT_FALSE(ask("a", suspend()));
+  EXPECT_THAT(link_.log, ElementsAre("prefill a", "suspend a", "prefill other", "resume a"));
+  // It runs between two layers of the one that goes on, and nothing else does.
+  ASSERT_FALSE(ask("third", {.prompt = "C"}));
+  done("other");
+  EXPECT_EQ(state("other"), RequestState::kDone);
+  EXPECT_EQ(state("third"), RequestState::kQueued);
+  done("a");
+  EXPECT_EQ(state("a"), RequestState::kDone);
+  EXPECT_EQ(link_.log.back(), "prefill third");
+}
+
+TEST_F(SharedPrefillsTest, ASuspendedPromptEndsWhenNobodyComes) {
+  make_suspending();
+  ASSERT_FALSE(ask("a", suspend()));
+  layer_done("a");
+  leave("a");
+  pass(minutes(1), {"g0"});
+  EXPECT_THAT(link_.log, ElementsAre("prefill a", "suspend a", "cancel a"));
+  EXPECT_EQ(wasted("deadline_exceeded"), "10");
+  failed("a", Errc::kCancelled, "cancelled");
+  EXPECT_FALSE(scheduler_->busy());
+  ASSERT_FALSE(ask("a", suspend()));
+  EXPECT_EQ(link_.log.back(), "prefill a");
+}
+
+TEST_F(SharedPrefillsTest, ASuspendedPromptGivesWayToOneThatNeedsItsRoom) {
+  make_suspending();
+  ASSERT_FALSE(ask("a", suspend()));
+  started("a");
+  leave("a");
+  ASSERT_FALSE(ask("b", {.prompt = "B"}));
+  failed("b", Errc::kExhausted, "no memory beside a");
+  EXPECT_THAT(link_.log,
+              ElementsAre("prefill a", "suspend a", "prefill b", "cancel a", "prefill b"));
+  failed("a", Errc::kCancelled, "cancelled");
+  done("b");
+  EXPECT_EQ(state("b"), RequestState::kDone);
+}
+
+TEST_F(SharedPrefillsTest, ASuspendedPromptGivesWayWhereItsGroupSaysThatItHasNoRoom) {
+  make_suspending();
+  ASSERT_FALSE(ask("a", suspend()));
+  started("a");
+  leave("a");
+  protocol::Envelope envelope;
+  envelope.mutable_heartbeat()->set_sequence(1);
+  envelope.mutable_heartbeat()->mutable_room()->set_free_prompt_tokens(9);
+  receive(envelope);
+  ASSERT_FALSE(ask("b", {.prompt = "B"}));
+  EXPECT_THAT(link_.log, ElementsAre("prefill a", "suspend a"));
+  scheduler_->tick();
+  EXPECT_EQ(link_.log.back(), "cancel a");
+}
+
+TEST_F(SharedPrefillsTest, WhatCannotBeSuspendedEnds) {
+  make_suspending();
+  Ask brief = suspend();
+  brief.num_tokens = 4;
+  ASSERT_FALSE(ask("short", brief));
+  started("short");
+  leave("short");
+  EXPECT_THAT(link_.log, ElementsAre("prefill short", "cancel short"));
+  // It waits.
+  ASSERT_FALSE(ask("waits", suspend()));
+  leave("waits");
+  EXPECT_EQ(metric("millrace_queued_requests"), "0");
+  failed("short", Errc::kCancelled, "cancelled");
+  // Its client does not want it.
+  ASSERT_FALSE(ask("unwanted", suspend()));
+  started("unwanted");
+  ASSERT_TRUE(scheduler_->cancel("unwanted", "DELETE").ok());
+  EXPECT_EQ(link_.log.back(), "cancel unwanted");
+  failed("unwanted", Errc::kCancelled, "cancelled");
+  // A second one on the group.
+  ASSERT_FALSE(ask("first", suspend()));
+  started("first");
+  leave("first");
+  Ask second = suspend();
+  second.prompt = "B";
+  ASSERT_FALSE(ask("second", second));
+  started("second");
+  leave("second");
+  EXPECT_EQ(link_.log.back(), "cancel second");
+  EXPECT_EQ(std::ranges::count(link_.log, "suspend first"), 1);
+  // An explicit cancel frees at once.
+  ASSERT_TRUE(scheduler_->cancel("first", "DELETE").ok());
+  EXPECT_EQ(link_.log.back(), "cancel first");
+}
+
+TEST_F(SharedPrefillsTest, AGroupThatCannotSuspendIsNotAskedTo) {
+  SchedulerSettings settings;
+  settings.least_tokens_to_suspend = 5;
+  make(settings);
+  join(link_);
+  ASSERT_FALSE(ask("a", suspend()));
+  started("a");
+  leave("a");
+  EXPECT_THAT(link_.log, ElementsAre("prefill a", "cancel a"));
+}
+
+TEST_F(SharedPrefillsTest, WhatWasSuspendedOnALostGroupBeginsAnewForTheNextClient) {
+  make_suspending();
+  ASSERT_FALSE(ask("a", suspend()));
+  layer_done("a");
+  leave("a");
+  RecordingLink second;
+  join_suspending(second, "g1");
+  scheduler_->remove_group("g0", link_, "gone");
+  EXPECT_THAT(second.log, ElementsAre());
+  EXPECT_EQ(wasted("peer_lost"), "10");
+  ASSERT_FALSE(ask("a", suspend()));
+  EXPECT_EQ(second.log.size(), 1u);
+}
+
+TEST_F(SharedPrefillsTest, APromptThatEndsBeforeItStopsIsHeld) {
+  make_suspending();
+  ASSERT_FALSE(ask("a", suspend()));
+  started("a");
+  leave("a");
+  done("a", "g0", 60'000);
+  ASSERT_FALSE(ask("a", suspend()));
+  EXPECT_EQ(state("a"), RequestState::kDone);
+  EXPECT_EQ(std::ranges::count(link_.log, "resume a"), 0);
+}
+
+// A client that has not said that it comes back learns at once that its deadline cannot be met.
+TEST_F(SharedPrefillsTest, ByDefaultADeadlineThatCannotBeMetIsRefused) {
+  make_suspending();
+  const auto submit = [&](std::optional<OnDisconnect> on_disconnect) {
+    PrefillBody body;
+    body.model = "tiny";
+    body.request_id = "late";
+    body.prompt_token_ids.assign(10, 1);
+    body.prompt_sha256 = "late";
+    body.on_disconnect = on_disconnect;
+    body.options.set_deadline_ms(1000);
+    return scheduler_->submit(std::move(body));
+  };
+  // The first of a group teaches nothing, and four are enough.
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_FALSE(ask("warm", {.prompt = fmt::format("{}", i)}));
+    started("warm");
+    pass(seconds(9), {"g0"});
+    done("warm", "g0", 1);
+    pass(milliseconds(50), {"g0"});
+  }
+  EXPECT_TRUE(submit(std::nullopt));
+  EXPECT_FALSE(submit(OnDisconnect::kSuspend));
+}
+
+// A group that runs one prompt at a time, beside one that is suspended, and keeps leases; its answers
+// have the prompt's first token.
 class PlayedGroup final : public GroupLink {
  public:
   PlayedGroup(const Clock& clock, std::string id) : clock_(clock), id_(std::move(id)) {}
@@ -554,18 +751,24 @@ class PlayedGroup final : public GroupLink {
   void send(const protocol::Envelope& envelope) override {
     if (envelope.has_prefill_request()) {
       const auto& request = envelope.prefill_request();
-      EXPECT_TRUE(running.empty());
       expire();
       EXPECT_EQ(leases.count(request.request_id()), 0u);
-      running = request.request_id();
-      token = request.prompt_token_ids().at(0);
-      lease_ms = request.options().lease_ms();
-      layers = 0;
-      cancelled = false;
-      ++prefills;
+      EXPECT_FALSE(find(request.request_id()));
+      prompts.push_back({.id = request.request_id(),
+                         .token = request.prompt_token_ids().at(0),
+                         .lease_ms = request.options().lease_ms(),
+                         .lease_id = fmt::format("{} {}", id_, ++prefills)});
     } else if (envelope.has_cancel()) {
-      EXPECT_EQ(envelope.cancel().request_id(), running);
-      cancelled = true;
+      ASSERT_TRUE(find(envelope.cancel().request_id()));
+      find(envelope.cancel().request_id())->cancelled = true;
+    } else if (envelope.has_suspend()) {
+      ASSERT_EQ(prompts.size(), 1u);
+      ASSERT_EQ(prompts.front().id, envelope.suspend().request_id());
+      prompts.front().suspended = true;
+      ++suspensions;
+    } else if (envelope.has_resume()) {
+      ASSERT_EQ(prompts.front().id, envelope.resume().request_id());
+      prompts.front().suspended = false;
     } else if (envelope.has_lease_renew()) {
       const auto& renewal = envelope.lease_renew();
       leases[renewal.request_id()] =
@@ -580,36 +783,59 @@ class PlayedGroup final : public GroupLink {
   // What it says next; the prompt may be over then.
   protocol::Envelope step() {
     protocol::Envelope out;
-    if (cancelled) {
-      out.mutable_prefill_failed()->set_request_id(std::exchange(running, ""));
+    Prompt& prompt = prompts.back();
+    if (prompt.cancelled) {
+      out.mutable_prefill_failed()->set_request_id(prompt.id);
       out.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kCancelled));
-    } else if (++layers <= 2) {
-      out.mutable_layer_done()->set_request_id(running);
+      prompts.pop_back();
+    } else if (prompts.size() == 2 && any_room_ == 0) {
+      out.mutable_prefill_failed()->set_request_id(prompt.id);
+      out.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kExhausted));
+      prompts.pop_back();
+    } else if (++prompt.layers <= 2) {
+      out.mutable_layer_done()->set_request_id(prompt.id);
     } else {
-      leases[running] = clock_.now() + milliseconds(static_cast<int64_t>(lease_ms));
+      leases[prompt.id] = clock_.now() + milliseconds(static_cast<int64_t>(prompt.lease_ms));
       auto& manifest = *out.mutable_prefill_done()->mutable_manifest();
-      manifest.set_first_token_id(token);
-      manifest.set_lease_id(fmt::format("{} {}", id_, prefills));
-      manifest.set_lease_ms(lease_ms);
-      out.mutable_prefill_done()->set_request_id(std::exchange(running, ""));
+      manifest.set_first_token_id(prompt.token);
+      manifest.set_lease_id(prompt.lease_id);
+      manifest.set_lease_ms(prompt.lease_ms);
+      out.mutable_prefill_done()->set_request_id(prompt.id);
+      prompts.pop_back();
     }
+    any_room_ = (any_room_ + 1) % 5;
     return out;
   }
   void expire() {
     std::erase_if(leases, [this](const auto& lease) { return lease.second <= clock_.now(); });
   }
 
-  std::string running;
-  int token = 0;
-  uint64_t lease_ms = 0;
-  int layers = 0;
-  bool cancelled = false;
+  struct Prompt {
+    std::string id;
+    int token = 0;
+    uint64_t lease_ms = 0;
+    std::string lease_id;
+    int layers = 0;
+    bool cancelled = false;
+    bool suspended = false;
+  };
+  bool stands() const {
+    return prompts.empty() || (prompts.back().suspended && !prompts.back().cancelled);
+  }
+  Prompt* find(const std::string& id) {
+    const auto found = std::ranges::find(prompts, id, &Prompt::id);
+    return found == prompts.end() ? nullptr : &*found;
+  }
+
+  std::vector<Prompt> prompts;  // each runs between two layers of the one before it
   int prefills = 0;
+  int suspensions = 0;
   std::map<std::string, TimePoint> leases;
 
  private:
   const Clock& clock_;
   std::string id_;
+  int any_room_ = 0;
 };
 
 // Clients come, leave, come back, cancel and release at random, and groups are lost. Every answer is
@@ -618,7 +844,8 @@ class PlayedGroup final : public GroupLink {
 TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   SchedulerSettings settings;
   settings.max_unattended = 3;
-  settings.rests = {};
+  settings.least_tokens_to_suspend = 1;
+  settings.suspended_prefill = seconds(3);
   make(settings);
   std::mt19937 random(49);
   const auto any = [&](int n) { return std::uniform_int_distribution<int>(0, n - 1)(random); };
@@ -628,14 +855,16 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   const auto start = [&](size_t g) {
     ids[g] = fmt::format("g{}", num_groups++);
     groups[g] = std::make_unique<PlayedGroup>(clock_, ids[g]);
-    ASSERT_TRUE(scheduler_->add_group(group(ids[g], "group of " + ids[g]), *groups[g]).ok());
+    auto description = group(ids[g], "group of " + ids[g]);
+    description.set_suspends(true);
+    ASSERT_TRUE(scheduler_->add_group(description, *groups[g]).ok());
   };
   groups.resize(2);
   for (size_t g = 0; g < 2; ++g) start(g);
   std::map<std::string, int> token_of;  // by request id, which is used again for other prompts
   std::map<std::string, std::shared_ptr<const Request>> records;
   const auto step = [&](size_t g) {
-    if (groups[g]->running.empty()) return;
+    if (groups[g]->stands()) return;
     ASSERT_TRUE(scheduler_->receive(ids[g], groups[g]->step()).ok());
   };
   const auto check = [&] {
@@ -657,7 +886,8 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
         body.request_id = id;
         body.prompt_token_ids.assign(10, token);
         body.prompt_sha256 = fmt::format("{}", token);
-        body.on_disconnect = any(2) == 0 ? OnDisconnect::kFinish : OnDisconnect::kCancel;
+        body.on_disconnect = std::array{OnDisconnect::kFinish, OnDisconnect::kCancel,
+                                        OnDisconnect::kSuspend}[static_cast<size_t>(any(3))];
         body.options.set_deadline_ms(static_cast<uint64_t>(any(5000) + 1));
         body.options.set_lease_ms(static_cast<uint64_t>(any(5000) + 1));
         if (scheduler_->submit(std::move(body))) break;
@@ -695,6 +925,7 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
     check();
     ASSERT_FALSE(HasFatalFailure());
     ASSERT_LE(std::stoi(metric("millrace_unattended_requests")) +
+                  std::stoi(metric("millrace_suspended_requests")) +
                   std::stoi(metric("millrace_held_leases")),
               settings.max_unattended);
   }
@@ -703,6 +934,7 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   const int prefills = std::stoi(metric("millrace_prefill_seconds_count{outcome=\"done\"}"));
   EXPECT_GT(done_requests, 50);
   EXPECT_GT(done_requests, prefills);
+  EXPECT_GT(std::stoi(metric("millrace_prefill_resumed_total")), 10);
   scheduler_->drain();
   for (int i = 0; i < 12; ++i) (void)scheduler_->cancel(fmt::format("r{}", i), "DELETE");
   for (int i = 0; i < 100; ++i) {
@@ -716,7 +948,7 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   for (auto& one : groups) {
     one->expire();
     EXPECT_TRUE(one->leases.empty());
-    EXPECT_TRUE(one->running.empty());
+    EXPECT_TRUE(one->prompts.empty());
   }
 }
 

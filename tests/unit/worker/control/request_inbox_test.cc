@@ -107,6 +107,33 @@ TEST(RequestInbox, CancellingTheRunningRequestTouchesNoOther) {
   EXPECT_FALSE(inbox.running_cancelled());
 }
 
+TEST(RequestInbox, OnlyTheRequestThatIsNamedIsSuspended) {
+  const auto message = [](const std::string& id, bool suspends) {
+    ControlEvent event;
+    event.kind = ControlEvent::Kind::kMessage;
+    if (suspends) {
+      event.message.mutable_suspend()->set_request_id(id);
+    } else {
+      event.message.mutable_resume()->set_request_id(id);
+    }
+    return event;
+  };
+  RequestInbox inbox(Clock::steady());
+  inbox.take(message("a", true));  // it is not there
+  inbox.take(request("a"));
+  inbox.take(request("b"));
+  start(inbox);
+  EXPECT_FALSE(inbox.running_suspended());
+  inbox.take(message("a", true));
+  EXPECT_TRUE(inbox.running_suspended());
+  EXPECT_EQ(start(inbox), "b");
+  EXPECT_FALSE(inbox.running_suspended());
+  inbox.finish_running();
+  EXPECT_TRUE(inbox.running_suspended());
+  inbox.take(message("a", false));
+  EXPECT_FALSE(inbox.running_suspended());
+}
+
 TEST(RequestInbox, AWaitingRequestThatIsCancelledIsReportedOnceAndNeverStarts) {
   RequestInbox inbox(Clock::steady());
   for (const char* id : {"a", "b", "c"}) inbox.take(request(id));

@@ -182,7 +182,95 @@ TEST_P(GroupPreemptionTest, AStreamingHandOverGoesOnAfterwards) {
   EXPECT_EQ(expect_done().request_id(), "long");
 }
 
+Envelope suspend(const std::string& id) {
+  Envelope envelope;
+  envelope.mutable_suspend()->set_request_id(id);
+  return envelope;
+}
+Envelope resume(const std::string& id) {
+  Envelope envelope;
+  envelope.mutable_resume()->set_request_id(id);
+  return envelope;
+}
+
+// The other prompt is longer than what may run between two layers.
+TEST_P(GroupPreemptionTest, ASuspendedPromptGoesOnWhereItStoppedWhenItIsResumed) {
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(prefill_request("long", 700, "adaptive"));
+  link().push(prefill_request("other", 300, "adaptive"));
+  const auto other = expect_done();
+  EXPECT_EQ(other.request_id(), "other");
+  link().push(resume("long"));
+  const auto long_done = expect_done();
+  EXPECT_THAT(story(),
+              ElementsAre("started long", "layer 0 of long", "started other", "layer 0 of other",
+                          "layer 1 of other", "done other", "layer 1 of long", "done long"));
+  link().push(prefill_request("other alone", 300, "adaptive"));
+  const auto other_alone = expect_done();
+  link().push(prefill_request("long alone", 700, "adaptive"));
+  const auto long_alone = expect_done();
+  for (const auto& [with, alone] :
+       {std::pair(&other, &other_alone), std::pair(&long_done, &long_alone)}) {
+    EXPECT_EQ(with->manifest().first_token_id(), alone->manifest().first_token_id());
+    EXPECT_EQ(pages_of(with->manifest()), pages_of(alone->manifest()));
+  }
+}
+
+TEST_P(GroupPreemptionTest, ASuspendedPromptEndsWhenItIsCancelledAndItsRoomIsFree) {
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(prefill_request("long", 400));
+  link().push(prefill_request("other", 300));
+  EXPECT_EQ(expect_done().request_id(), "other");
+  link().push(cancel("long"));
+  expect_failed("long", Errc::kCancelled, "after layer 1 of 2");
+  expect_next_request_works();
+}
+
+TEST_P(GroupPreemptionTest, WhatRunsBesideASuspendedPromptIsNotInterrupted) {
+  link().set_on_send([this](const Envelope& sent) {
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    if (sent.layer_done().request_id() == "long") link().push(suspend("long"));
+    if (sent.layer_done().request_id() != "other") return;
+    link().push(prefill_request("third", 130));
+    link().push(resume("long"));
+  });
+  group().start();
+  link().push(prefill_request("long", 400));
+  link().push(prefill_request("other", 300));
+  EXPECT_EQ(expect_done().request_id(), "other");
+  EXPECT_EQ(expect_done().request_id(), "third");  // between two layers of the first again
+  EXPECT_EQ(expect_done().request_id(), "long");
+}
+
+TEST_P(GroupPreemptionTest, ASuspendedPromptEndsWithTheConnection) {
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(prefill_request("long", 400));
+  link().push(prefill_request("other", 300));
+  EXPECT_EQ(expect_done().request_id(), "other");
+  link().push(ControlEvent::Kind::kDisconnected);
+  expect_failed("long", Errc::kCancelled, "after layer 1 of 2");
+}
+
 using GroupWithoutRoom = GroupServiceTest;
+
+TEST_F(GroupWithoutRoom, APromptWithoutRoomBesideASuspendedOneFails) {
+  options_.grid = {1, 1};
+  options_.max_preempting_tokens = 150;
+  options_.device_pages = 8;
+  options_.host_pages = 56;
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(prefill_request("long", 400));
+  link().push(prefill_request("other", 300));
+  expect_failed("other", Errc::kExhausted, "");
+  link().push(cancel("long"));
+  expect_failed("long", Errc::kCancelled, "");
+  link().push(prefill_request("other again", 300));
+  EXPECT_EQ(expect_done().request_id(), "other again");
+}
 
 TEST_F(GroupWithoutRoom, TheShortPromptFailsAndTheLongOneGoesOn) {
   options_.grid = {1, 1};

@@ -39,6 +39,14 @@ TEST(BetweenLayers, FewerCachedTokensThanForeseenLetItWait) {
   EXPECT_EQ(check_between_layers(prompt(101, 0, 600)).error().code, Errc::kExhausted);
 }
 
+TEST(BetweenLayers, ASuspendedPromptWaitsForAnyNumberOfNewTokens) {
+  BetweenLayers beside = prompt(400, 0, 600);
+  beside.other_suspended = true;
+  EXPECT_TRUE(check_between_layers(beside).ok());
+  beside.other_tokens = 601;
+  EXPECT_EQ(check_between_layers(beside).error().code, Errc::kExhausted);
+}
+
 TEST(BetweenLayers, BothPromptsHaveToFitWithTheirCachedTokens) {
   EXPECT_TRUE(check_between_layers(prompt(400, 400, 600)).ok());
   const auto refused = check_between_layers(prompt(400, 400, 601));
