@@ -14,15 +14,20 @@
 #include "client/http_client.h"
 #include "client/progress_view.h"
 #include "client/prompt_file.h"
+#include "client/terminal_screen.h"
 #include "client/token_source.h"
+#include "client/top_text.h"
 #include "common/cli/check_by.h"
 #include "common/cli/choice_option.h"
 #include "common/cli/config_files.h"
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
+#include "common/quoted.h"
 #include "common/system/mapped_file.h"
 #include "common/system/output_file.h"
+#include "common/text/read_json.h"
+#include "common/tracing/trace_context.h"
 #include "coordinator/text/http_text.h"
 #include "coordinator/text/limits.h"
 #include "coordinator/text/request_id.h"
@@ -65,6 +70,8 @@ struct Arguments {
   bool events = false;  // for clients that pull during the prefill
   std::string lease_id;
   double timeout_s = 60;
+  bool once = false;
+  double interval_s = 1;
 };
 
 HttpClient client_for(const Arguments& arguments) {
@@ -180,6 +187,57 @@ Result<void> wait_ready(const Arguments& arguments) {
     }
     std::this_thread::sleep_for(
         std::clamp<Duration>(deadline.left(), Duration::zero(), std::chrono::milliseconds(100)));
+  }
+}
+
+Result<json::object> overview(const Arguments& arguments) {
+  MR_ASSIGN_OR_RETURN(
+      const HttpAnswer answer,
+      client_for(arguments).call({"GET", "/overview", "", ""}, std::chrono::seconds(5)));
+  if (answer.status != 200) {
+    return Error(Errc::kInternal, describe_error(answer.status, answer.body));
+  }
+  MR_ASSIGN_OR_RETURN(const json::value value, read_json(answer.body));
+  if (!value.is_object()) return Error(Errc::kInternal, "the answer is no JSON object");
+  return value.get_object();
+}
+
+Result<void> top_once(const Arguments& arguments) {
+  MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(arguments.output));
+  MR_ASSIGN_OR_RETURN(const json::object now, overview(arguments));
+  const bool terminal = arguments.output.empty() && ::isatty(STDOUT_FILENO) != 0;
+  return output.write(top_text(now, {.columns = terminal ? TerminalScreen::size().columns : 80}));
+}
+
+// Until q or a signal. What was seen last stays while there is no answer, below the reason.
+Result<void> top(const Arguments& arguments) {
+  if (arguments.once || !arguments.output.empty() || ::isatty(STDOUT_FILENO) == 0) {
+    return top_once(arguments);
+  }
+  // An error of the first answer is for the shell.
+  MR_ASSIGN_OR_RETURN(json::object seen, overview(arguments));
+  std::string why;
+  const Duration interval = cli::from_seconds(arguments.interval_s);
+  Duration pause = interval;
+  TerminalScreen screen;
+  for (TimePoint due = Clock::steady().now() + pause;;) {
+    const auto [columns, rows] = TerminalScreen::size();
+    const int used = why.empty() ? 0 : 1;
+    const std::string text =
+        top_text(seen, {.columns = columns, .rows = std::max(1, rows - used), .bold = true});
+    if (!screen.show(why.empty() ? text : fmt::format("{:.{}}\n{}", why, columns, text))) return {};
+    const Duration left = due - Clock::steady().now();
+    if (left > Duration::zero()) {
+      if (!screen.wait(left)) return {};
+      continue;
+    }
+    Result<json::object> next = overview(arguments);
+    pause = next.ok() ? interval
+                      : std::min<Duration>(2 * pause,
+                                           std::max<Duration>(interval, std::chrono::seconds(30)));
+    why = next.ok() ? "" : "OLD: " + quoted(std::string_view(next.error().message));
+    if (next.ok()) seen = *std::move(next);
+    due = Clock::steady().now() + pause;
   }
 }
 
@@ -328,9 +386,21 @@ void add_wait_ready(CLI::App& app, Arguments& arguments, Action& action) {
   command->callback([&] { action = [&] { return wait_ready(arguments); }; });
 }
 
+void add_top(CLI::App& app, Arguments& arguments, Action& action) {
+  auto* command =
+      app.add_subcommand("top", "show groups, the queue and requests, until q is pressed");
+  command->add_flag("--once", arguments.once, "print it once, as text");
+  command->add_option("--interval", arguments.interval_s, "seconds from one look to the next")
+      ->check(cli::number_range(0.1, 3600.0))
+      ->capture_default_str();
+  command->callback([&] { action = [&] { return top(arguments); }; });
+}
+
 Result<void> prepare(Arguments& arguments) {
   MR_ASSIGN_OR_RETURN(arguments.server, ServerAddress::parse(arguments.server_text));
   MR_ASSIGN_OR_RETURN(arguments.access.token, find_token(arguments.token_file));
+  const char* trace = std::getenv("TRACEPARENT");
+  if (trace != nullptr && tracing::parse_traceparent(trace)) arguments.access.traceparent = trace;
   if (!arguments.server.encrypted) return {};
   TlsFiles files{.ca = arguments.ca_file};
   const char* ca = std::getenv("MILLRACE_TLS_CA");
@@ -369,6 +439,7 @@ int main(int argc, char** argv) {
   add_prefill(app, arguments, action);
   add_request_commands(app, arguments, action);
   add_wait_ready(app, arguments, action);
+  add_top(app, arguments, action);
   if (const auto status = cli::parse(app, argc, argv)) return *status;
 
   if (const Result<void> ready = prepare(arguments); !ready.ok()) {

@@ -11,8 +11,8 @@
 #include <boost/beast/http/string_body.hpp>
 #include <optional>
 
+#include "common/net/http_message.h"
 #include "common/net/net_stream.h"
-#include "common/net/write_message.h"
 #include "coordinator/net/awaitable.h"
 #include "coordinator/text/http_text.h"
 
@@ -26,7 +26,6 @@ using namespace coordinator;  // the coroutine vocabulary
 
 // Far above any manifest.
 constexpr size_t kMaxAnswerBytes = 256 << 20;
-constexpr size_t kReadBytes = 64 << 10;
 
 class Exchange {
  public:
@@ -68,6 +67,7 @@ class Exchange {
     if (!access_.token.empty()) {
       request.set(http::field::authorization, "Bearer " + access_.token);
     }
+    if (!access_.traceparent.empty()) request.set("traceparent", access_.traceparent);
     request.keep_alive(false);
     request.prepare_payload();
     stream_.expires_after(silence_);
@@ -82,40 +82,13 @@ class Exchange {
     return fmt::format("no data within {:.1f} s", seconds(silence_));
   }
 
-  awaitable<error_code> read_header(http::response_parser<http::buffer_body>& parser) {
-    error_code ec;
-    while (!ec && !parser.is_header_done()) ec = co_await read_more(parser);
-    co_return ec;
-  }
-
-  // Parses what has been received, after waiting for more where that does not suffice.
-  awaitable<error_code> read_more(http::response_parser<http::buffer_body>& parser) {
-    error_code ec = http::error::need_more;
-    if (buffer_.size() > 0) ec = parse(parser);
-    while (ec == http::error::need_more) {
-      stream_.expires_after(silence_);
-      const auto [read_ec, bytes] = co_await stream_.read_some(buffer_.prepare(kReadBytes));
-      if (read_ec == asio::error::eof && parser.got_some()) {
-        parser.put_eof(ec);
-        co_return ec;
-      }
-      if (read_ec) co_return read_ec;
-      buffer_.commit(bytes);
-      ec = parse(parser);
-    }
-    co_return ec;
-  }
-
-  error_code parse(http::response_parser<http::buffer_body>& parser) {
-    error_code ec;
-    buffer_.consume(parser.put(buffer_.data(), ec));
-    return ec;
-  }
-
   awaitable<Result<HttpAnswer>> read() {
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
-    const error_code header_ec = co_await read_header(parser);
+    error_code header_ec;
+    while (!header_ec && !parser.is_header_done()) {
+      header_ec = co_await read_more(stream_, buffer_, parser, silence_);
+    }
     if (header_ec) co_return error(Errc::kPeerLost, "no answer: {}", text(header_ec));
     HttpAnswer answer{static_cast<int>(parser.get().result_int()), {}};
     const auto type = parser.get()[http::field::content_type];
@@ -125,7 +98,7 @@ class Exchange {
       parser.get().body().data = piece.data();
       parser.get().body().size = piece.size();
       // Some bytes rather than a full buffer, so that each event is shown when it comes.
-      const error_code ec = co_await read_more(parser);
+      const error_code ec = co_await read_more(stream_, buffer_, parser, silence_);
       if (ec && ec != http::error::need_buffer) {
         co_return error(Errc::kPeerLost, "the answer is incomplete: {}", text(ec));
       }

@@ -28,8 +28,9 @@ struct HttpAnswer {
 
 // What a client needs to be let in.
 struct HttpAccess {
-  std::string token;  // "" : none is shown
-  TlsContext tls;     // for servers that encrypt
+  std::string token;             // "" : none is shown
+  TlsContext tls;                // for servers that encrypt
+  std::string traceparent = {};  // of the trace that calls are a part of; "" : none
 };
 
 class HttpClient {

@@ -247,6 +247,8 @@ class RankRun {
     request.on_token = [&report, from] {
       if (report.first_token_s == 0) report.first_token_s = seconds(Clock::steady().now() - from);
     };
+    report.pull_began = began;
+    report.generate_began = Clock::steady().now();
     Stopwatch watch;
     MR_ASSIGN_OR_RETURN(report.token_ids,
                         generator_->generate(request, [this] { return node_.deadline; }));
@@ -327,6 +329,9 @@ Result<DecodeReport> decode(comm::Transport& transport,
   DecodeReport total;
   for (auto& report : reports) {
     if (!report.ok()) return report.error();
+    const bool is_first = &report == &reports.front();
+    if (is_first || report->pull_began < total.pull_began) total.pull_began = report->pull_began;
+    if (is_first) total.generate_began = report->generate_began;
     add(total.pulled, report->pulled);
     total.bytes_while_computing += report->bytes_while_computing;
     total.bytes_before_done += report->bytes_before_done;

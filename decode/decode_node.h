@@ -70,6 +70,8 @@ struct DecodeReport {
   // Time to the first token that this node computed: from `done`, or from when the ranks could pull
   // if that was later. 0: it computed none.
   double first_token_s = 0;
+  TimePoint pull_began = {};  // the first rank's
+  TimePoint generate_began = {};
   ProgressiveReport progressive;  // for kProgressive, over all ranks; on a GPU:
   std::optional<kernels::DevicePagesStats> device_pages = {};
   std::optional<PredictedMlpReport> mlp = {};  // if neurons were predicted; over all ranks

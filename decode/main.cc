@@ -3,6 +3,7 @@
 // from it.
 //   millrace-decode --manifest FILE | --events FILE --model DIR [--max-tokens N] [--tp T]
 //   [--transport auto|shm|tcp] [--attention dense|progressive] [--device cpu|cuda] [--output FILE]
+//   [--otlp-endpoint URL]
 // Exit status: 0 tokens generated; 1 an error; 2 the command line is wrong.
 // Prints a JSON object: the tokens, how much came over which transport from which tier, and how
 // much of it before the prefill was done.
@@ -14,6 +15,7 @@
 #include <boost/json.hpp>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <system_error>
@@ -29,8 +31,11 @@
 #include "common/logging/init_logging.h"
 #include "common/system/cpu.h"
 #include "common/system/output_file.h"
+#include "common/tracing/otlp_exporter.h"
+#include "common/tracing/trace_context.h"
 #include "common/units.h"
 #include "decode/decode_node.h"
+#include "decode/decode_trace.h"
 #include "kvclient/handover/event_reader.h"
 #include "kvclient/manifest/manifest.h"
 
@@ -45,6 +50,7 @@ struct Options {
   std::string events_path;  // "-": standard input
   std::string output_path;
   std::string follow_path;
+  std::string otlp_endpoint;  // "" : no trace
   std::string pages_memory = "0";
   std::string host_memory = "0";
   std::string device = "cpu";
@@ -186,6 +192,12 @@ void add_options(CLI::App& app, Options& options) {
                  "time limit for pull and generation together, in seconds")
       ->check(cli::positive_seconds())
       ->capture_default_str();
+  app.add_option("--otlp-endpoint", options.otlp_endpoint,
+                 "OpenTelemetry collector that gets a trace of the run, by OTLP over HTTP; it is a "
+                 "part of what $TRACEPARENT names")
+      ->type_name("URL")
+      ->check(cli::check_by(tracing::OtlpEndpoint::parse))
+      ->default_str("none");
   app.add_option("--output", options.output_path, "write the JSON here")
       ->type_name("FILE")
       ->default_str("stdout");
@@ -329,6 +341,39 @@ Result<DecodeReport> decode_events(comm::Transport& transport, const Options& op
   return report;
 }
 
+// Where the run stands in a trace, as the environment says; it is a new one if that says nothing.
+tracing::TraceContext trace_from_environment() {
+  const char* given = std::getenv("TRACEPARENT");
+  if (const auto context = tracing::parse_traceparent(given == nullptr ? "" : given)) {
+    return *context;
+  }
+  return {.trace_id = tracing::make_trace_id(), .span_id = "", .sampled = true};
+}
+
+Result<void> send_trace(const std::string& endpoint, TimePoint began,
+                        const Result<DecodeReport>& report) {
+  const TimePoint ended = Clock::steady().now();
+  const auto context = trace_from_environment();
+  if (!context.sampled) return {};
+  tracing::OtlpSettings settings;
+  MR_ASSIGN_OR_RETURN(settings.endpoint, tracing::OtlpEndpoint::parse(endpoint));
+  if (settings.endpoint.encrypted) {
+    MR_ASSIGN_OR_RETURN(settings.tls, make_client_tls({}));
+  }
+  settings.sender = {.service = "millrace-decode",
+                     .instance = std::to_string(::getpid()),
+                     .version = MILLRACE_VERSION};
+  metrics::Registry registry;
+  tracing::OtlpExporter exporter(std::move(settings), registry);
+  exporter.add(decode_spans(context, began, ended, report));
+  return {};
+}
+
+Result<DecodeReport> decode(comm::Transport& transport, const Options& options) {
+  return options.events_path.empty() ? decode_finished(transport, options)
+                                     : decode_events(transport, options);
+}
+
 Result<void> run(Options& options) {
   MR_ASSIGN_OR_RETURN(OutputFile output, OutputFile::open(options.output_path));
   if (!options.follow_path.empty()) {
@@ -350,10 +395,14 @@ Result<void> run(Options& options) {
   add_ucx(transport, {.transports = options.transports});
   const bool has_tls = !options.tls.ca.empty() || !options.tls.certificate.empty();
   if (has_tls) MR_RETURN_IF_ERROR(transport.check_tls());
-  MR_ASSIGN_OR_RETURN(const auto report, options.events_path.empty()
-                                             ? decode_finished(transport, options)
-                                             : decode_events(transport, options));
-  return output.write(json::serialize(to_json(report, options.decode.attention)) + "\n");
+  const TimePoint began = Clock::steady().now();
+  const auto report = decode(transport, options);
+  if (!options.otlp_endpoint.empty()) {
+    const auto sent = send_trace(options.otlp_endpoint, began, report);
+    if (!sent.ok()) log::warn("trace: {}", sent.error().message);
+  }
+  if (!report.ok()) return report.error();
+  return output.write(json::serialize(to_json(*report, options.decode.attention)) + "\n");
 }
 
 }  // namespace

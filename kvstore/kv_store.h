@@ -197,6 +197,7 @@ struct KvStoreStats {
   int64_t late_restores = 0;   // since start: times that time ran out before all were
   int64_t requests = 0;        // held
   int64_t leases_active = 0;
+  int64_t unread_pages = 0;    // of sealed requests that no reader has come for yet
   int64_t leases_expired = 0;  // since start
   int64_t pages_written = 0;
   int64_t pages_dropped = 0;   // by drop_pages

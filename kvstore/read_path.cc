@@ -67,6 +67,7 @@ Result<std::unique_ptr<Pins>> ReadPath::hold(const std::string& request_id,
   MR_ASSIGN_OR_RETURN(const auto table, requests_.find_leased(request_id, lease_id));
   MR_ASSIGN_OR_RETURN(auto entries, table->select(layer, kv_head, pages));
   MR_RETURN_IF_ERROR(table->check_readable(entries));
+  table->has_been_read = true;
   return hold_pages(table, std::move(entries));
 }
 

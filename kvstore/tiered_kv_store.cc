@@ -548,6 +548,10 @@ KvStoreStats TieredKvStore::stats() const {
   stats.pages_restored = keeper_.num_restored() * rows();
   stats.late_restores = keeper_.num_late();
   stats.requests = static_cast<int64_t>(requests_.tables().size());
+  for (const auto& [id, table] : requests_.tables()) {
+    const bool waits = table->sealed && !table->has_been_read;
+    if (waits) stats.unread_pages += table->num_entries() - table->num_dropped();
+  }
   stats.leases_active = requests_.leases().active();
   stats.leases_expired = requests_.leases().expired();
   stats.pages_written = pages_written_;

@@ -34,7 +34,10 @@ FOREIGN_OPTIONS = {
     "systemctl, useradd": "--no-create-home --now --shell --system",
     "pkg-config": "--cflags --libs",
     "pip": "--no-deps --only-binary",
-    "vLLM": "--kv-events-config --kv-transfer-config --prefiller-host --prefiller-port --scheduling-policy",
+    "SGLang": "--unified-cache-external-linker-config",
+    "vLLM": "--otlp-traces-endpoint --kv-events-config --kv-transfer-config --prefiller-host --prefiller-port --scheduling-policy",
+    "load tools": "--backend --base-url --constraint --data --dataset-name --endpoint-type --extra-body --extra-inputs --max-concurrency"
+    " --num-prompts --output-tokens-mean --profile --random-input-len --random-output-len --request-count --synthetic-input-tokens-mean --url",
 }
 FOREIGN_FILES = {"nccl.h", "mpi.h", "zmq.h", "toy_proxy_server.py", "disagg_proxy_demo.py"}
 
@@ -44,7 +47,9 @@ FOREIGN_NAMES = {
     "checkpoints": "weight_scale weight_scale_2 weight_scale_inv",
     "glibc, Linux": "malloc_trim ptrace_scope tcp_wmem",
     "how names are written": "PascalCase snake_case",
+    "Dynamo": "OpenEngine",
     "OpenAI": "annotations audio function_call functions modalities tool_choice",
+    "SGLang": "UnifiedCacheLinker",
     "Slurm": "KillWait",
     "UCX": "cuda_ipc ucp_listener",
     "vLLM": "buffer_steps reuse",

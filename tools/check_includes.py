@@ -7,7 +7,7 @@
 - Only certain folders may include each vendor's headers.
 - The DEPS of a folder's library in its CMakeLists.txt are the folders that its files include, no more and no fewer.
 - A source opens only the namespace of its top folder, or one inside it that is named after a folder on its path; common/
-  is millrace itself.
+  is millrace itself, or inside it a namespace named after the file.
 - No two headers outside kernels/ have one name.
 - clang-tidy looks at the headers of all these folders.
 
@@ -37,6 +37,7 @@ MAY_INCLUDE = {
     "common/net": "common/system",
     "common/content": "",
     "common/text": "",
+    "common/tracing": "common/logging common/metrics common/net",
     "protocol": "",
     "kernels/index": "",
     "kernels/api": "common/system kernels/index",
@@ -123,18 +124,20 @@ MAY_INCLUDE = {
     "coordinator/access": "common/content common/system",
     "coordinator/net": "common/logging",
     "coordinator/requests": "common/logging common/metrics protocol",
+    "coordinator/tracing": "common/tracing coordinator/requests",
     "coordinator/groups": "common/content protocol coordinator/requests",
     "coordinator/order": "protocol coordinator/requests coordinator/groups",
     "coordinator/schedule": "common/content protocol coordinator/text coordinator/access coordinator/requests coordinator/groups"
     " coordinator/order",
     "coordinator/api": "common/content common/text plan protocol coordinator/text coordinator/requests coordinator/groups coordinator/order",
-    "coordinator/http": "common/logging common/metrics common/net protocol tokenizer coordinator/text coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/api",
+    "coordinator/page": "common/content",
+    "coordinator/http": "common/logging common/metrics common/net common/tracing protocol tokenizer coordinator/text coordinator/access coordinator/net coordinator/requests"
+    " coordinator/tracing coordinator/schedule coordinator/api",
     "coordinator/exchange": "common/content common/net coordinator/text coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/api coordinator/http tokenizer",
-    "coordinator/server": "common/cli common/logging common/net common/system protocol coordinator/access coordinator/net coordinator/requests"
-    " coordinator/schedule coordinator/http coordinator/exchange",
-    "client": "common/cli common/net common/system common/text protocol coordinator/text coordinator/net",
+    " coordinator/tracing coordinator/schedule coordinator/api coordinator/page coordinator/http tokenizer",
+    "coordinator/server": "common/cli common/logging common/net common/system common/tracing protocol coordinator/access coordinator/net coordinator/requests"
+    " coordinator/tracing coordinator/schedule coordinator/http coordinator/exchange",
+    "client": "common/cli common/net common/system common/text common/tracing protocol coordinator/text coordinator/net",
     "kvclient/manifest": "common/system protocol",
     "kvclient/handover": "protocol kvclient/manifest",
     "kvclient/order": "comm/api kvclient/manifest",
@@ -146,7 +149,7 @@ MAY_INCLUDE = {
     "decode/pool": "kvclient kvclient/manifest",
     "decode/attention": "kernels/cpu/runtime kernels/pages decode/pool",
     "decode/mlp": "kernels/cpu/runtime model model/checkpoint",
-    "decode": "common/cli common/logging common/system comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
+    "decode": "common/cli common/logging common/metrics common/net common/system common/tracing comm/any comm/api comm/local comm/ucx kernels/api kernels/cpu kernels/cuda kernels/pages kvclient kvclient/manifest"
     " kvclient/handover kvclient/order model model/config decode/*",
 }
 
@@ -157,6 +160,7 @@ VENDOR_HOMES = {
     r"zmq": ("worker/events/zmq",),
     r"boost/(asio|beast)": (
         "common/net",
+        "common/tracing",
         "coordinator/net",
         "coordinator/http",
         "coordinator/exchange",
@@ -239,7 +243,7 @@ def check_folder(folder: str) -> list[str]:
 def check_namespaces(path: pathlib.Path) -> list[str]:
     """Declarations of classes of another folder are left out."""
     file = path.relative_to(ROOT).as_posix()
-    folders = [name for name in folder_of(file).split("/") if name != "common"]
+    folders = [name for name in folder_of(file).split("/") if name != "common"] or [path.stem]
     found = []
     for name in NAMESPACE.findall(FORWARD.sub("", path.read_text(encoding="utf-8"))):
         parts = name.split("::")[1:]

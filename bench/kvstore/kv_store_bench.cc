@@ -267,7 +267,8 @@ class FullCache {
     return one;
   }
 
-  PrefixCache cache_;
+  CacheLog log_;
+  PrefixCache cache_{log_};
   int64_t sequence_ = 0;
 };
 

@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/api/api_error.h"
 
-#include <algorithm>
 #include <boost/json.hpp>
 
-#include "common/text/utf8.h"
+#include "coordinator/api/as_utf8.h"
 #include "protocol/errc.h"
 
 namespace millrace::coordinator {
 
 namespace json = boost::json;
-
-namespace {
-
-// An error quotes what a client sent and may cut it in the middle of a character. Bytes that are
-// not UTF-8 become U+FFFD, since JSON is UTF-8.
-std::string as_utf8(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t length = first_char_bytes(text);
-    out += length == 0 ? std::string_view("\xef\xbf\xbd") : text.substr(0, length);
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  return out;
-}
-
-}  // namespace
 
 int ApiError::http_status() const {
   return status != 0 ? status : protocol::http_status(refusal.error.code);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <span>
+#include <utility>
 
 #include "common/content/sha256.h"
 #include "coordinator/api/completion_fields.h"
@@ -22,7 +23,7 @@ class CompletionJson : public JsonSink {
  public:
   CompletionJson(const PrefillBodyLimits& limits, std::span<const CompletionField> fields,
                  std::string_view prompt_name)
-      : fields_(fields), prefill_(limits, prompt_name) {}
+      : fields_(fields), max_duration_ms_(limits.max_duration_ms), prefill_(limits, prompt_name) {}
 
   Result<void> key(std::string_view name) override;
   Result<void> value(const JsonScalar& value) override;
@@ -34,28 +35,36 @@ class CompletionJson : public JsonSink {
 
   // The default for chats, unless the body says otherwise: templates write these tokens themselves.
   void leave_out_special_tokens() { prefill_.set_add_special_tokens(false); }
+  void set_shape(AnswerShape shape) { options_.shape = shape; }
   ParsedCompletionBody finish();
   // For a chat, whose body this was.
   ParsedCompletionBody finish_chat(std::string_view body);
 
  private:
-  enum class Scope { kBody, kStreamOptions, kMillrace, kPrompt, kListInPrompt };
+  enum class Scope { kBody, kStreamOptions, kMillrace, kSampling, kPrompt, kListInPrompt };
 
   Result<void> begin_field(std::string_view name);
+  // A field of the prefill is named once it has a value: null is as if it were not there, and
+  // `millrace` may have it.
+  Result<void> begin_pending();
   Result<void> begin_millrace(std::string_view name);
+  void begin_sampling(std::string_view name);
   Result<void> add_to_prompt(const JsonScalar& element);
   Result<void> set_bool(bool& option, const JsonScalar& value) const;
   Result<void> set_count(int64_t& count, const JsonScalar& value) const;
+  Result<void> set_decline_after(const JsonScalar& value);
   Result<void> require(const JsonScalar& only, const JsonScalar& value) const;
   bool has_prompt() const { return has_list_ || prefill_.has_text() || prefill_.num_tokens() > 0; }
   Error wrong(std::string_view got) const;
 
   const std::span<const CompletionField> fields_;
+  const int64_t max_duration_ms_;
   PrefillFields prefill_;
   CompletionOptions options_;
   Scope scope_ = Scope::kBody;
   std::string current_;
   std::optional<CompletionRole> role_;  // of the current field; nullopt: the field is skipped
+  bool is_pending_ = false;             // a field of the prefill that has no value yet
   int passed_over_ = 0;                 // objects and arrays that are open in a skipped field
   bool has_list_ = false;               // the prompt is a list with a list in it
   bool has_messages_ = false;
@@ -69,8 +78,12 @@ std::string_view wanted(CompletionRole role) {
   switch (role) {
     case CompletionRole::kPrompt:
       return "text or a list of token ids";
+    case CompletionRole::kTokens:
+      return "a list of token ids";
     case CompletionRole::kSpecialTokens:
     case CompletionRole::kTokensAsIds:
+    case CompletionRole::kReturnTokens:
+    case CompletionRole::kProgress:
     case CompletionRole::kStream:
     case CompletionRole::kIncludeUsage:
     case CompletionRole::kWantsLogprobs:
@@ -80,6 +93,10 @@ std::string_view wanted(CompletionRole role) {
     case CompletionRole::kLogprobs:
     case CompletionRole::kTopLogprobs:
       return "an integer from 0 on";
+    case CompletionRole::kDeclineAfter:
+      return "an integer";
+    case CompletionRole::kOutputMode:
+      return "tokens";
     case CompletionRole::kMustBeOne:
       return "1";
     case CompletionRole::kMustBeFalse:
@@ -95,6 +112,10 @@ Result<void> CompletionJson::key(std::string_view name) {
   if (passed_over_ > 0) return {};
   if (scope_ == Scope::kMillrace) return begin_millrace(name);
   if (scope_ == Scope::kBody) return begin_field(name);
+  if (scope_ == Scope::kSampling) {
+    begin_sampling(name);
+    return {};
+  }
   current_ = "stream_options.include_usage";
   role_.reset();
   if (name == "include_usage") role_ = CompletionRole::kIncludeUsage;
@@ -112,23 +133,42 @@ Result<void> CompletionJson::begin_field(std::string_view name) {
     return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
   }
   seen_ |= bit;
-  if (role_ == CompletionRole::kPrefill) return prefill_.begin(name);
-  if (role_ == CompletionRole::kPrompt || role_ == CompletionRole::kMessages) {
+  is_pending_ = role_ == CompletionRole::kPrefill;
+  if (role_ == CompletionRole::kPrompt || role_ == CompletionRole::kTokens ||
+      role_ == CompletionRole::kMessages) {
     return prefill_.begin("prompt_token_ids", name);
   }
   if (role_ == CompletionRole::kForTemplate) role_.reset();  // skipped here
   return {};
 }
 
+Result<void> CompletionJson::begin_pending() {
+  if (!std::exchange(is_pending_, false)) return {};
+  return prefill_.begin(current_);
+}
+
 Result<void> CompletionJson::begin_millrace(std::string_view name) {
   const std::string shown = fmt::format("millrace.{}", name);
   current_ = shown.substr(0, PrefillFields::kMaxNameChars);
-  role_ = CompletionRole::kPrefill;
-  if (std::find(kMillraceFields.begin(), kMillraceFields.end(), name) != kMillraceFields.end()) {
-    return prefill_.begin(name, shown);
+  const auto* known = std::ranges::find(kMillraceFields, name, &CompletionField::name);
+  if (known != kMillraceFields.end()) {
+    role_ = known->role;
+    if (role_ == CompletionRole::kPrefill) return prefill_.begin(name, shown);
+    if (!options_.decline_after_ms) return {};
+    return error(Errc::kInvalidArgument, "field '{}' given twice", current_);
   }
+  std::vector<std::string_view> names;
+  for (const CompletionField& field : kMillraceFields) names.push_back(field.name);
   return error(Errc::kInvalidArgument, "unknown field '{}'; 'millrace' may have {}", current_,
-               fmt::join(kMillraceFields, ", "));
+               fmt::join(names, ", "));
+}
+
+void CompletionJson::begin_sampling(std::string_view name) {
+  role_.reset();
+  const auto* known = std::ranges::find(kSamplingFields, name, &CompletionField::name);
+  if (known == kSamplingFields.end()) return;
+  role_ = known->role;
+  current_ = fmt::format("sampling_params.{}", name);
 }
 
 Result<void> CompletionJson::value(const JsonScalar& value) {
@@ -136,14 +176,22 @@ Result<void> CompletionJson::value(const JsonScalar& value) {
   if (scope_ == Scope::kPrompt || scope_ == Scope::kListInPrompt) return add_to_prompt(value);
   // Treated as absent, for clients that write all of OpenAI's fields.
   if (std::holds_alternative<std::monostate>(value) && scope_ != Scope::kMillrace) {
-    if (role_ == CompletionRole::kPrefill) prefill_.leave_out();
     return {};
   }
   switch (*role_) {
     case CompletionRole::kPrefill:
+      MR_RETURN_IF_ERROR(begin_pending());
       return prefill_.set(value);
     case CompletionRole::kPrompt:
       return add_to_prompt(value);
+    case CompletionRole::kReturnTokens:
+      return set_bool(options_.return_token_ids.emplace(), value);
+    case CompletionRole::kProgress:
+      return set_bool(options_.return_progress, value);
+    case CompletionRole::kDeclineAfter:
+      return set_decline_after(value);
+    case CompletionRole::kOutputMode:
+      return require(std::string_view("tokens"), value);
     case CompletionRole::kSpecialTokens: {
       bool add = true;
       MR_RETURN_IF_ERROR(set_bool(add, value));
@@ -178,10 +226,17 @@ Result<void> CompletionJson::object_begins() {
     ++passed_over_;
     return {};
   }
-  const bool opens = scope_ == Scope::kBody && (role_ == CompletionRole::kStreamOptions ||
-                                                role_ == CompletionRole::kMillrace);
-  if (!opens) return wrong("an object");
-  scope_ = role_ == CompletionRole::kMillrace ? Scope::kMillrace : Scope::kStreamOptions;
+  MR_RETURN_IF_ERROR(begin_pending());
+  if (scope_ != Scope::kBody) return wrong("an object");
+  if (role_ == CompletionRole::kStreamOptions) {
+    scope_ = Scope::kStreamOptions;
+  } else if (role_ == CompletionRole::kMillrace) {
+    scope_ = Scope::kMillrace;
+  } else if (role_ == CompletionRole::kSampling) {
+    scope_ = Scope::kSampling;
+  } else {
+    return wrong("an object");
+  }
   return {};
 }
 
@@ -205,11 +260,14 @@ Result<void> CompletionJson::array_begins() {
     ++passed_over_;
     return {};
   }
-  if (role_ != CompletionRole::kPrompt) return wrong("an array");
+  MR_RETURN_IF_ERROR(begin_pending());
+  const bool is_prompt = role_ == CompletionRole::kPrompt || role_ == CompletionRole::kTokens;
+  if (!is_prompt) return wrong("an array");
   if (scope_ == Scope::kBody) {
     scope_ = Scope::kPrompt;
     return {};
   }
+  if (role_ == CompletionRole::kTokens) return wrong("a list of lists");
   if (scope_ != Scope::kPrompt || has_prompt()) return wrong("several prompts");
   scope_ = Scope::kListInPrompt;
   has_list_ = true;
@@ -227,7 +285,8 @@ Result<void> CompletionJson::array_ends() {
 
 Result<void> CompletionJson::add_to_prompt(const JsonScalar& element) {
   const auto* text = std::get_if<std::string_view>(&element);
-  if (text != nullptr && scope_ != Scope::kListInPrompt) {
+  const bool takes_text = role_ == CompletionRole::kPrompt && scope_ != Scope::kListInPrompt;
+  if (text != nullptr && takes_text) {
     if (has_prompt()) return wrong("several prompts");
     return prefill_.set_prompt_text(*text);
   }
@@ -249,6 +308,17 @@ Result<void> CompletionJson::set_count(int64_t& count, const JsonScalar& value) 
   const auto* given = std::get_if<int64_t>(&value);
   if (given == nullptr || *given < 0) return wrong(given ? "negative" : kind_of(value));
   count = *given;
+  return {};
+}
+
+Result<void> CompletionJson::set_decline_after(const JsonScalar& value) {
+  const auto* given = std::get_if<int64_t>(&value);
+  if (given == nullptr) return wrong(kind_of(value));
+  if (*given < 1 || *given > max_duration_ms_) {
+    return error(Errc::kInvalidArgument, "'{}' is {}; must be 1 to {}", current_, *given,
+                 max_duration_ms_);
+  }
+  options_.decline_after_ms = *given;
   return {};
 }
 
@@ -290,7 +360,7 @@ ParsedCompletionBody CompletionJson::finish_chat(std::string_view body) {
     return Refusal(set.error(), "messages");
   }
   prefill_.set_is_chat();
-  options_.is_chat = true;
+  set_shape(AnswerShape::kChat);
   if (wants_logprobs_) options_.logprobs = top_logprobs_;
   return finish();
 }
@@ -308,6 +378,13 @@ ParsedCompletionBody parse_chat(std::string_view body, const PrefillBodyLimits& 
   json.leave_out_special_tokens();
   if (auto refused = read_json_object(body, json)) return *std::move(refused);
   return json.finish_chat(body);
+}
+
+ParsedCompletionBody parse_generate(std::string_view body, const PrefillBodyLimits& limits) {
+  CompletionJson json(limits, kGenerateFields, "token_ids");
+  json.set_shape(AnswerShape::kGenerate);
+  if (auto refused = read_json_object(body, json)) return *std::move(refused);
+  return json.finish();
 }
 
 std::string prompt_digest(const std::vector<int32_t>& token_ids) {

@@ -168,6 +168,11 @@ Result<void> set_stream(const Setting& value) {
   return {};
 }
 
+Result<void> set_return_progress(const Setting& value) {
+  value.body.return_progress = value.truth;
+  return {};
+}
+
 Result<void> set_cache_impure(const Setting& value) {
   value.body.options.set_cache_impure(value.truth);
   return {};
@@ -198,6 +203,7 @@ constexpr auto kFields = std::to_array<PrefillFields::Field>({
     {"kv_budget", Kind::kNumber, set_kv_budget},
     {"kv_budget_tokens", Kind::kInt, set_kv_budget_tokens},
     {"on_disconnect", Kind::kString, set_on_disconnect},
+    {"return_progress", Kind::kBool, set_return_progress},
 });
 static_assert(kFields.size() <= 64);  // PrefillFields::seen_
 
@@ -380,13 +386,6 @@ ParsedPrefillBody PrefillFields::finish() {
         "handover");
   }
   if (auto refusal = check_kv_budget()) return std::move(*refusal);
-  if (body_.on_disconnect.value_or(OnDisconnect::kCancel) != OnDisconnect::kCancel &&
-      (body_.options.cache() & protocol::CACHE_READ) == 0) {
-    return invalid(
-        "'on_disconnect' finish or suspend requires 'cache' read or both: the client that returns "
-        "is answered by an earlier prefill",
-        "on_disconnect");
-  }
   return std::move(body_);
 }
 

@@ -49,8 +49,6 @@ class PrefillFields {
 
   // The functions below need a begin() that returned no error.
   Result<void> set(const JsonScalar& value);
-  // Treats the field as if it had not been named.
-  void leave_out() { seen_.reset(field_); }
   // From a query parameter: "true", "1500", "name".
   Result<void> set_text(std::string_view value);
   bool takes_tokens() const { return kind() == Kind::kTokens; }

@@ -51,4 +51,13 @@ std::string ProgressEvents::take(TimePoint now) {
   return out;
 }
 
+std::string ProgressEvents::keep_alive(TimePoint now) const {
+  if (!tells_progress_) return kPing;
+  json::object progress{{"request_id", request_->id}};
+  for (auto& member : progress_json(*request_, now)) {
+    progress[member.key()] = std::move(member.value());
+  }
+  return event("progress", progress);
+}
+
 }  // namespace millrace::coordinator

@@ -13,7 +13,9 @@ namespace millrace::coordinator {
 
 class ProgressEvents {
  public:
-  explicit ProgressEvents(std::shared_ptr<const Request> request) : request_(std::move(request)) {}
+  // `tells_progress`: what keeps a silent stream alive is an event, and not a comment.
+  explicit ProgressEvents(std::shared_ptr<const Request> request, bool tells_progress = false)
+      : request_(std::move(request)), tells_progress_(tells_progress) {}
 
   // "event: layer\ndata: {...}\n\n" and so on, in the order queued, started, manifest (of a
   // streaming request), layer ..., then done or error; "" when nothing is new.
@@ -28,10 +30,14 @@ class ProgressEvents {
   // Whether take() has returned the last event.
   bool finished() const { return finished_; }
 
-  static constexpr const char* kKeepAlive = ": ping\n\n";
+  // For a stream in which nothing else is sent.
+  std::string keep_alive(TimePoint now) const;
+
+  static constexpr const char* kPing = ": ping\n\n";
 
  private:
   std::shared_ptr<const Request> request_;
+  const bool tells_progress_;
   bool queued_ = false;
   bool started_ = false;
   bool opened_ = false;

@@ -150,6 +150,23 @@ std::string status_text(const Request& request, TimePoint now, const ResultTexts
   return json::serialize(out);
 }
 
+json::object progress_json(const Request& request, TimePoint now) {
+  const bool runs = request.state == RequestState::kRunning && request.num_layers > 0;
+  const int64_t num_layers = runs ? request.num_layers : 0;
+  const int64_t layers_done = runs ? std::ssize(request.layer_density) : 0;
+  const int64_t cached = runs ? request.foreseen_tokens : 0;
+  const int64_t computed =
+      runs ? (request.num_tokens - cached) * std::min(layers_done, num_layers) / num_layers : 0;
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now - request.queued_at);
+  return {{"status", std::string(request_state_name(request.state))},
+          {"total", request.num_tokens},
+          {"cache", cached},
+          {"processed", cached + computed},
+          {"time_ms", since.count()},
+          {"layers_done", layers_done},
+          {"num_layers", num_layers}};
+}
+
 json::object model_json(const std::string& name, const ModelOffer& offer, int64_t created_s) {
   const protocol::ModelDescription& model = offer.description;
   return {{"id", name},

@@ -42,6 +42,10 @@ std::string status_text(const Request& request, TimePoint now, const ResultTexts
 // {"model", "num_tokens", "cached_tokens", "queue_seconds", "prefill_seconds", "is_learnt"}.
 std::string forecast_text(const std::string& model, int64_t num_tokens, const ExpectedEnd& end);
 
+// {"status", "total", "processed", "cache", "time_ms", "layers_done", "num_layers"} of a request
+// that waits or runs, in tokens; `num_layers` is 0 while it waits.
+boost::json::object progress_json(const Request& request, TimePoint now);
+
 // {"state", "lease_id", "expires_in_ms" while it is active} of a request that is done.
 boost::json::object lease_json(const Request& request, TimePoint now);
 

@@ -8,22 +8,23 @@
 
 namespace millrace::coordinator {
 
-awaitable<EventStream::Outcome> EventStream::run(std::shared_ptr<const Request> record) {
+awaitable<EventStream::Outcome> EventStream::run(std::shared_ptr<const Request> record,
+                                                 bool tells_progress) {
   Outcome outcome;
+  ProgressEvents events(record, tells_progress);
   const bool open = co_await writer_.begin_events();
   if (open) {
     Notifier changed(stream_.get_executor());
     const ChangeHub::Subscription subscription(shared_.changes, record->id, changed);
     const DisconnectWatch client(stream_, changed);
-    outcome.complete = co_await send_until_end(record, changed, client);
+    outcome.complete = co_await send_until_end(events, record, changed, client);
   }
   if (outcome.complete) outcome.reusable = co_await writer_.end_events();
   co_return outcome;
 }
 
-awaitable<bool> EventStream::send_until_end(Record record, Notifier& changed,
-                                            const DisconnectWatch& client) {
-  ProgressEvents events(record);
+awaitable<bool> EventStream::send_until_end(ProgressEvents& events, Record record,
+                                            Notifier& changed, const DisconnectWatch& client) {
   bool open = true;
   bool half_closed = false;
   while (open) {
@@ -36,7 +37,9 @@ awaitable<bool> EventStream::send_until_end(Record record, Notifier& changed,
     const bool changes = co_await changed.wait(Deadline::after(shared_.options.http.keep_alive));
     // A client that has stopped sending may still listen: only writing to it tells.
     const bool ask = client.half_closed() && !std::exchange(half_closed, client.half_closed());
-    if (!changes || ask) open = co_await writer_.send_events(ProgressEvents::kKeepAlive);
+    if (changes && !ask) continue;
+    std::string sign = events.keep_alive(Clock::steady().now());
+    open = co_await writer_.send_events(std::move(sign));
   }
   co_return false;
 }

@@ -25,13 +25,15 @@ class EventStream {
     bool complete = false;  // the last event went out
     bool reusable = false;  // the connection can take another request
   };
-  awaitable<Outcome> run(std::shared_ptr<const Request> record);
+  // `tells_progress` as in ProgressEvents.
+  awaitable<Outcome> run(std::shared_ptr<const Request> record, bool tells_progress = false);
 
  private:
   using Record = std::shared_ptr<const Request>;
 
   // True when the last event went out.
-  awaitable<bool> send_until_end(Record record, Notifier& changed, const DisconnectWatch& client);
+  awaitable<bool> send_until_end(ProgressEvents& events, Record record, Notifier& changed,
+                                 const DisconnectWatch& client);
   awaitable<void> write_manifests(Record record, ProgressEvents& events);
 
   HttpShared& shared_;

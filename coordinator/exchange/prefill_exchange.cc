@@ -8,6 +8,8 @@
 #include "common/log.h"
 #include "coordinator/api/parse_completion.h"
 #include "coordinator/api/request_json.h"
+#include "coordinator/exchange/answer_stream.h"
+#include "coordinator/exchange/end_reply.h"
 #include "coordinator/exchange/event_stream.h"
 #include "coordinator/exchange/prompt_text.h"
 #include "coordinator/http/disconnect_watch.h"
@@ -17,8 +19,14 @@
 namespace millrace::coordinator {
 
 PrefillExchange::PrefillExchange(HttpShared& shared, NetStream& stream, RequestGate& gate,
-                                 ReplyWriter& writer, PromptForm& form)
-    : shared_(shared), stream_(stream), gate_(gate), writer_(writer), form_(form) {}
+                                 ReplyWriter& writer, PromptForm& form,
+                                 const RequestTracer::Answering& answering)
+    : shared_(shared),
+      stream_(stream),
+      gate_(gate),
+      writer_(writer),
+      form_(form),
+      answering_(answering) {}
 
 awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Route& route) {
   if (writer_.request_id().empty()) writer_.set_request_id(make_request_id());
@@ -34,7 +42,10 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   const bool names_itself = !body->request_id.empty();
   if (!names_itself) body->request_id = writer_.request_id();
   writer_.set_request_id(body->request_id);
+  body->trace_id = answering_.trace_id();
+  body->trace = answering_.trace();
   const bool streams = body->stream;
+  const bool tells_progress = body->return_progress;
   if (const auto wrong = co_await prepare(*body)) {
     if (counts) shared_.metrics.refused(*wrong);
     co_return co_await refuse(*wrong);
@@ -42,12 +53,16 @@ awaitable<bool> PrefillExchange::run(RequestReader::Request& request, const Rout
   if (route.endpoint == Endpoint::kForecast) co_return co_await forecast(*body);
   if (!names_itself) take_own_id(*body);
   const std::string id = body->request_id;
+  if (const auto declined = check_forecast(*body)) co_return co_await refuse(*declined);
   const auto refused = shared_.scheduler.submit(std::move(*body), gate_.caller());
   gate_.release();  // the prompt is now in the queue, which has its own limit
   if (refused) co_return co_await refuse(*refused);
   auto record = shared_.scheduler.find(id);
+  shared_.tracer.changed(*record);
   // Not one conditional expression: g++ 12 takes the wrong arm of ?: with co_await in both.
-  if (streams) co_return co_await stream(std::move(record));
+  if (streams) co_return co_await stream(std::move(record), tells_progress);
+  const bool in_events = form_.answers_in_events() && writer_.takes_chunks();
+  if (in_events) co_return co_await answer_in_events(std::move(record));
   co_return co_await answer_at_end(std::move(record));
 }
 
@@ -66,7 +81,10 @@ awaitable<std::optional<Refusal>> PrefillExchange::prepare(PrefillBody& body) {
         !shared_.scheduler.draining() && shared_.scheduler.offers().count(body.model);
     if (!served) co_return std::nullopt;
     PromptText text(shared_, stream_);
-    if (auto wrong = co_await text.tokenize(body)) co_return wrong;
+    const TimePoint begin = Clock::steady().now();
+    auto wrong = co_await text.tokenize(body);
+    if (body.trace) body.trace->tokenized(begin, Clock::steady().now());
+    if (wrong) co_return wrong;
   }
   auto work = [this, &body]() -> awaitable<void> {
     form_.see_prompt(body.prompt_token_ids);
@@ -101,8 +119,25 @@ awaitable<bool> PrefillExchange::forecast(PrefillBody& body) {
   co_return co_await writer_.send(std::move(reply));
 }
 
+std::optional<Refusal> PrefillExchange::check_forecast(const PrefillBody& body) const {
+  const std::optional<Duration> limit = form_.decline_after();
+  if (!limit) return std::nullopt;
+  const auto forecast = shared_.scheduler.forecast(body, gate_.caller());
+  // What would be refused is refused by submit(), which counts it.
+  const auto* end = std::get_if<ExpectedEnd>(&forecast);
+  if (end == nullptr || !end->is_learnt || end->all() <= *limit) return std::nullopt;
+  Refusal why(error(Errc::kDeadlineExceeded,
+                    "should take {:.3f} s, of which {:.3f} s in the queue; declined after {:.3f} s",
+                    seconds(end->all()), seconds(end->wait), seconds(*limit)));
+  shared_.metrics.refused(why);
+  return why;
+}
+
 awaitable<bool> PrefillExchange::refuse(const Refusal& why) {
-  log_refused(writer_.request_id(), why.error);
+  log_refused(writer_.request_id(), why.error, answering_.trace_id());
+  if (auto declined = form_.decline(writer_.request_id(), why)) {
+    co_return co_await writer_.send(*std::move(declined));
+  }
   co_return co_await writer_.send_error(why);
 }
 
@@ -133,14 +168,20 @@ awaitable<void> PrefillExchange::wait_for_end(Record record, Notifier& changed,
 }
 
 awaitable<bool> PrefillExchange::answer_result(Record record) {
-  if (record->failure) co_return co_await writer_.send_error(*record->failure);
-  HttpReply reply = co_await form_.reply(*record);
+  HttpReply reply = co_await end_reply(form_, *record);
   co_return co_await writer_.send(std::move(reply));
 }
 
-awaitable<bool> PrefillExchange::stream(Record record) {
+awaitable<bool> PrefillExchange::answer_in_events(Record record) {
+  AnswerStream answer(shared_, stream_, writer_, form_);
+  const EventStream::Outcome sent = co_await answer.run(record);
+  if (!sent.complete) shared_.scheduler.leave(*record, "the client disconnected");
+  co_return sent.reusable;
+}
+
+awaitable<bool> PrefillExchange::stream(Record record, bool tells_progress) {
   EventStream events(shared_, stream_, writer_);
-  const EventStream::Outcome sent = co_await events.run(record);
+  const EventStream::Outcome sent = co_await events.run(record, tells_progress);
   if (!sent.complete) shared_.scheduler.leave(*record, "the client disconnected");
   co_return sent.reusable;
 }

@@ -13,6 +13,7 @@
 #include "coordinator/http/request_gate.h"
 #include "coordinator/http/request_reader.h"
 #include "coordinator/net/notifier.h"
+#include "coordinator/tracing/request_tracer.h"
 
 namespace millrace::coordinator {
 
@@ -22,7 +23,7 @@ class PrefillExchange {
  public:
   // All must outlive it. `stream`: to notice that the client leaves.
   PrefillExchange(HttpShared& shared, NetStream& stream, RequestGate& gate, ReplyWriter& writer,
-                  PromptForm& form);
+                  PromptForm& form, const RequestTracer::Answering& answering);
 
   // True when the connection can take another request.
   awaitable<bool> run(RequestReader::Request& request, const Route& route);
@@ -37,10 +38,13 @@ class PrefillExchange {
   // For a request that has the id of a header, and not of its body, if an earlier one has it too.
   void take_own_id(PrefillBody& body);
   awaitable<bool> forecast(PrefillBody& body);
+  // The reason to decline a prompt that should take longer than its form allows, else nullopt.
+  std::optional<Refusal> check_forecast(const PrefillBody& body) const;
   awaitable<bool> refuse(const Refusal& why);
   awaitable<bool> answer_at_end(Record record);
   awaitable<bool> answer_result(Record record);
-  awaitable<bool> stream(Record record);
+  awaitable<bool> stream(Record record, bool tells_progress);
+  awaitable<bool> answer_in_events(Record record);
   // Until the request has ended or the client is gone.
   awaitable<void> wait_for_end(Record record, Notifier& changed, const DisconnectWatch& client);
 
@@ -49,6 +53,7 @@ class PrefillExchange {
   RequestGate& gate_;
   ReplyWriter& writer_;
   PromptForm& form_;
+  const RequestTracer::Answering& answering_;
 };
 
 }  // namespace millrace::coordinator

@@ -4,7 +4,10 @@
 #include <boost/json.hpp>
 
 #include "common/quoted.h"
+#include "coordinator/api/overview_json.h"
 #include "coordinator/api/request_json.h"
+#include "coordinator/page/content_policy.h"
+#include "coordinator/page/overview_page.h"
 #include "coordinator/text/time_forms.h"
 
 namespace millrace::coordinator {
@@ -49,6 +52,26 @@ HttpReply model(const Scheduler& scheduler, const std::string& name, std::string
                      request_id);
 }
 
+HttpReply page() {
+  static const std::string policy = content_policy(overview_page());
+  return {.body = std::string(overview_page()),
+          .content_type = "text/html; charset=utf-8",
+          .policy = policy,
+          .for_viewers = true};
+}
+
+HttpReply overview(const Scheduler& scheduler) {
+  const OverviewParts parts{scheduler.groups(), scheduler.requests(), scheduler.turns()};
+  return {.body = overview_text(parts, MILLRACE_VERSION, Clock::steady().now()),
+          .for_viewers = true};
+}
+
+HttpReply layers(const Scheduler& scheduler, const std::string& id, std::string_view request_id) {
+  const auto request = scheduler.find(id);
+  if (request) return {.body = layers_text(*request), .for_viewers = true};
+  return error_reply(error(Errc::kNotFound, "no request '{}'", id), request_id);
+}
+
 }  // namespace
 
 HttpReply service_reply(const Route& route, const Scheduler& scheduler, CoordinatorMetrics& metrics,
@@ -67,6 +90,12 @@ HttpReply service_reply(const Route& route, const Scheduler& scheduler, Coordina
       return {200, json::serialize(models_json(scheduler.offers(), unix_seconds()))};
     case Endpoint::kModel:
       return model(scheduler, route.id, request_id);
+    case Endpoint::kPage:
+      return page();
+    case Endpoint::kOverview:
+      return overview(scheduler);
+    case Endpoint::kLayers:
+      return layers(scheduler, route.id, request_id);
     case Endpoint::kWrongMethod:
       return wrong_method(route, request_id);
     default:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answers that need no prefill and no waiting: models, health, readiness, metrics, version, and
-// errors for paths and methods that do not exist. Pure.
+// The answers that need no prefill and no waiting: models, health, readiness, metrics, version, the
+// overview, and errors for paths and methods that do not exist.
 #pragma once
 
 #include <string_view>

@@ -13,6 +13,7 @@
 #include "coordinator/groups/group_health.h"
 #include "coordinator/groups/group_link.h"
 #include "coordinator/groups/known_prefixes.h"
+#include "coordinator/groups/pool_usage.h"
 #include "coordinator/requests/request.h"
 
 namespace millrace::coordinator {
@@ -78,6 +79,7 @@ struct Group {
   GroupLink* link = nullptr;
   Duration last_heard{};               // in attended time
   std::optional<int64_t> free_tokens;  // the longest prompt its pools have room for
+  PoolUsage pools;
   GroupHealth health;
   KnownPrefixes prefixes;
   int64_t leases_told = 0;  // since it registered

@@ -23,7 +23,7 @@ ConnectionTable::Admission ConnectionTable::admit(const std::string& client, boo
   if (by_admin_port) {
     admission.kind = Kind::kAdmin;
     admission.only_probes =
-        error(Errc::kNotFound, "this port serves only /health, /ready, /metrics and /version");
+        error(Errc::kNotFound, "this port serves only /health, /ready, /metrics, /version and /");
   } else {
     admission.only_probes = refusal(client);
     if (admission.only_probes) admission.kind = Kind::kProbe;

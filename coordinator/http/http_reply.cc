@@ -33,6 +33,13 @@ http::response<http::string_body> to_response(HttpReply reply, const AnsweredReq
     response.set(http::field::www_authenticate, reply.challenge);
   }
   if (!reply.allow.empty()) response.set(http::field::allow, reply.allow);
+  if (!reply.policy.empty()) response.set("Content-Security-Policy", reply.policy);
+  if (reply.for_viewers) {
+    response.set(http::field::cache_control, "no-store");
+    response.set("X-Content-Type-Options", "nosniff");
+    response.set("Referrer-Policy", "no-referrer");
+    response.set("Cross-Origin-Resource-Policy", "same-origin");
+  }
   if (reply.status == kUnsupportedMedia) response.set(http::field::accept_encoding, "identity");
   response.keep_alive(keep_alive);
   response.body() = std::move(reply.body);

@@ -16,6 +16,9 @@ inline constexpr int kUnauthorized = 401;
 // For a body that is compressed.
 inline constexpr int kUnsupportedMedia = 415;
 
+// Has the id of the coordinator's process in every answer.
+inline constexpr const char* kInstanceHeader = "X-Millrace-Instance";
+
 struct HttpReply {
   int status = 200;
   std::string body;
@@ -23,6 +26,9 @@ struct HttpReply {
   int retry_after_s = 0;  // 0: no such header
   std::string allow;      // "" : no such header
   std::string challenge;  // WWW-Authenticate; "" : no such header
+  std::string policy;     // Content-Security-Policy; "" : no such header
+  // For people who look: neither to be stored nor to be shown or read by other sites.
+  bool for_viewers = false;
 };
 
 // `request_id` may be "".

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/asio/thread_pool.hpp>
+#include <string>
 
 #include "common/logging/paced_line.h"
 #include "coordinator/access/token_table.h"
@@ -12,6 +13,7 @@
 #include "coordinator/net/change_hub.h"
 #include "coordinator/requests/coordinator_metrics.h"
 #include "coordinator/schedule/scheduler.h"
+#include "coordinator/tracing/request_tracer.h"
 
 namespace millrace::coordinator {
 
@@ -28,6 +30,9 @@ struct HttpShared {
   asio::thread_pool& writers;
   BodyBudget& replies;
   ModelTokenizers& tokenizers;
+  RequestTracer& tracer;
+  // Of this process, in every answer: clients notice that another has taken its address.
+  const std::string& instance;
   // What clients that nobody knows yet can make the log say.
   PacedLine tls_line{};
   PacedLine refused_line{{.burst = 20}};

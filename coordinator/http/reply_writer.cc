@@ -5,7 +5,7 @@
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/serializer.hpp>
 
-#include "common/net/write_message.h"
+#include "common/net/http_message.h"
 #include "protocol/sse_parser.h"
 
 namespace millrace::coordinator {
@@ -38,9 +38,11 @@ bool ReplyWriter::keeps_alive() const {
 
 awaitable<bool> ReplyWriter::send(HttpReply reply) {
   if (const auto no_room = hold(reply.body.size())) reply = error_reply(*no_room, request_.id);
-  shared_.metrics.http_answered(reply.status);
+  status_ = reply.status;
+  shared_.metrics.http_answered(status_);
   const bool keep_alive = keeps_alive();
   auto response = to_response(std::move(reply), request_, keep_alive);
+  response.set(kInstanceHeader, shared_.instance);
   stream_.expires_after(shared_.options.http.progress);
   http::response_serializer<http::string_body> serializer(response);
   const error_code ec = co_await write_message(stream_, serializer);
@@ -54,11 +56,13 @@ awaitable<bool> ReplyWriter::send_error(const ApiError& why) {
 }
 
 awaitable<bool> ReplyWriter::begin_events() {
-  shared_.metrics.http_answered(200);
+  status_ = 200;
+  shared_.metrics.http_answered(status_);
   http::response<http::empty_body> head(http::status::ok, request_.version);
   head.set(http::field::content_type, "text/event-stream");
   head.set(http::field::cache_control, "no-cache");
   set_ids(request_, head);
+  head.set(kInstanceHeader, shared_.instance);
   request_.keep_alive = keeps_alive();
   head.keep_alive(request_.keep_alive);
   head.chunked(true);

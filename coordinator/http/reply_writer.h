@@ -20,13 +20,21 @@ class ReplyWriter {
   ReplyWriter(NetStream& stream, HttpShared& shared, std::string client, bool closes);
 
   // The request that the next answer is for.
-  void begin(AnsweredRequest request) { request_ = std::move(request); }
+  void begin(AnsweredRequest request) {
+    request_ = std::move(request);
+    status_ = 0;
+  }
+  // Of its answer; 0 until it has one.
+  int status() const { return status_; }
   const std::string& request_id() const { return request_.id; }
   void set_request_id(const std::string& id) { request_.id = id; }
   // For a request that could not have the id that its client wants: answers have both.
   void replace_request_id(const std::string& id) {
     request_.client_id = std::exchange(request_.id, id);
   }
+
+  // Whether the client knows answers of unknown length: HTTP/1.0 has none.
+  bool takes_chunks() const { return request_.version >= 11; }
 
   // True when the connection can take another request.
   awaitable<bool> send(HttpReply reply);
@@ -53,6 +61,7 @@ class ReplyWriter {
   const bool closes_;
   BodyBudget::Share share_;
   AnsweredRequest request_;
+  int status_ = 0;
 };
 
 }  // namespace millrace::coordinator

@@ -21,9 +21,13 @@ std::optional<Scope> needed_scope(Endpoint endpoint) {
     case Endpoint::kForecast:
     case Endpoint::kCompletion:
     case Endpoint::kChat:
+    case Endpoint::kGenerate:
     case Endpoint::kCancel:
       return Scope::kPrefill;
     case Endpoint::kMetrics:
+    case Endpoint::kPage:
+    case Endpoint::kOverview:
+    case Endpoint::kLayers:
       return Scope::kAdmin;
     default:
       return Scope::kRead;
@@ -90,10 +94,16 @@ std::optional<Refusal> RequestGate::hold(const Route& route, uint64_t bytes) {
 }
 
 uint64_t RequestGate::max_body_bytes(const Route& route) const {
-  const bool has_prompt =
-      route.endpoint == Endpoint::kPrefill || route.endpoint == Endpoint::kForecast ||
-      route.endpoint == Endpoint::kCompletion || route.endpoint == Endpoint::kChat;
-  return has_prompt ? limits_.max_body_bytes : limits_.max_small_body_bytes;
+  switch (route.endpoint) {
+    case Endpoint::kPrefill:
+    case Endpoint::kForecast:
+    case Endpoint::kCompletion:
+    case Endpoint::kChat:
+    case Endpoint::kGenerate:
+      return limits_.max_body_bytes;
+    default:
+      return limits_.max_small_body_bytes;
+  }
 }
 
 bool RequestGate::is_probe(const Route& route) const {
@@ -103,6 +113,9 @@ bool RequestGate::is_probe(const Route& route) const {
     case Endpoint::kMetrics:
       return true;
     case Endpoint::kVersion:
+    case Endpoint::kPage:
+    case Endpoint::kOverview:
+    case Endpoint::kLayers:
       return admission_.kind == ConnectionTable::Kind::kAdmin;
     default:
       return false;

@@ -11,11 +11,12 @@ namespace millrace::coordinator {
 
 namespace {
 
-constexpr std::array<RouteEntry, 15> kEntries = {{
+constexpr std::array<RouteEntry, 19> kEntries = {{
     {Endpoint::kPrefill, "POST", "/v1/prefill", "", PathId::kNone},
     {Endpoint::kForecast, "POST", "/v1/prefill:forecast", "", PathId::kNone},
     {Endpoint::kCompletion, "POST", "/v1/completions", "", PathId::kNone},
     {Endpoint::kChat, "POST", "/v1/chat/completions", "", PathId::kNone},
+    {Endpoint::kGenerate, "POST", "/inference/v1/generate", "", PathId::kNone},
     {Endpoint::kStatus, "GET", "/v1/prefill/", "", PathId::kRequest},
     {Endpoint::kCancel, "DELETE", "/v1/prefill/", "", PathId::kRequest},
     {Endpoint::kEvents, "GET", "/v1/prefill/", "/events", PathId::kRequest},
@@ -27,6 +28,9 @@ constexpr std::array<RouteEntry, 15> kEntries = {{
     {Endpoint::kReady, "GET", "/ready", "", PathId::kNone},
     {Endpoint::kMetrics, "GET", "/metrics", "", PathId::kNone},
     {Endpoint::kVersion, "GET", "/version", "", PathId::kNone},
+    {Endpoint::kPage, "GET", "/", "", PathId::kNone},
+    {Endpoint::kOverview, "GET", "/overview", "", PathId::kNone},
+    {Endpoint::kLayers, "GET", "/overview/", "", PathId::kRequest},
 }};
 
 bool matches(const RouteEntry& entry, std::string_view path, std::string* id) {

@@ -17,6 +17,7 @@ enum class Endpoint {
   kForecast,      // POST /v1/prefill:forecast
   kCompletion,    // POST /v1/completions
   kChat,          // POST /v1/chat/completions
+  kGenerate,      // POST /inference/v1/generate
   kStatus,        // GET /v1/prefill/{id}
   kCancel,        // DELETE /v1/prefill/{id}
   kEvents,        // GET /v1/prefill/{id}/events
@@ -28,6 +29,9 @@ enum class Endpoint {
   kReady,         // GET /ready
   kMetrics,       // GET /metrics
   kVersion,       // GET /version
+  kPage,          // GET /
+  kOverview,      // GET /overview
+  kLayers,        // GET /overview/{id}
   kNone,          // no such path: 404
   kWrongMethod,   // 405
 };

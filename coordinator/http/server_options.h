@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/net/tls_context.h"
+#include "common/tracing/otlp_endpoint.h"
 #include "coordinator/api/parse_prefill.h"
 #include "coordinator/http/tokenizer_settings.h"
 #include "coordinator/schedule/scheduler.h"
@@ -33,11 +34,14 @@ struct HttpLimits {
   // Between requests, and for a whole header. Longer than routers and proxies keep an unused
   // connection in their pools, so that they, who send the next request, close it first.
   Duration idle = std::chrono::seconds(120);
-  Duration probe_idle = std::chrono::seconds(5);    // the same, beyond max_connections
-  Duration progress = std::chrono::seconds(20);     // for the next piece of a body or a response
-  Duration body_time = std::chrono::minutes(10);    // for a whole body
-  uint64_t min_body_rate = 16 << 10;                // bytes a second, once `progress` has passed
-  Duration keep_alive = std::chrono::seconds(10);   // between ": ping" comments of a stream
+  Duration probe_idle = std::chrono::seconds(5);   // the same, beyond max_connections
+  Duration progress = std::chrono::seconds(20);    // for the next piece of a body or a response
+  Duration body_time = std::chrono::minutes(10);   // for a whole body
+  uint64_t min_body_rate = 16 << 10;               // bytes a second, once `progress` has passed
+  Duration keep_alive = std::chrono::seconds(10);  // between ": ping" comments of a stream
+  // A completion that is answered with a stream waits so long for its outcome, since an error then
+  // has its own status; the stream begins when this is over.
+  Duration early_outcome = std::chrono::seconds(5);
   Duration lease_answer = std::chrono::seconds(5);  // of a group, to a renewal
   Duration group_handshake = std::chrono::seconds(5);
 };
@@ -72,7 +76,12 @@ struct ServerOptions {
   GroupLimits groups;
   PrefillBodyLimits body;
   TokenizerSettings tokenizers;
+  std::optional<tracing::OtlpEndpoint> otlp_endpoint;  // where traces go; nullopt: none are made
+  double trace_share = 1;  // of the requests that come without a trace: how many are traced
   ServerFaults faults;
+  // Completions that should take longer are answered without a cache, and so are those that cannot be
+  // prefilled at all; nullopt: only those that ask for it.
+  std::optional<Duration> decline_after;
   // How long running requests may take once a shutdown has begun.
   Duration shutdown_timeout = std::chrono::seconds(60);
 };

@@ -79,6 +79,9 @@ CoordinatorMetrics::CoordinatorMetrics(metrics::Registry& registry)
       process_(registry),
       queued_requests_(registry.gauge("millrace_queued_requests", "Requests waiting for a group")),
       running_requests_(registry.gauge("millrace_running_requests", "Requests running on a group")),
+      oldest_queued_seconds_(registry.gauge(
+          "millrace_oldest_queued_seconds",
+          "How long the request that has waited longest has waited; 0 if none does")),
       connected_groups_(registry.gauge("millrace_connected_groups", "Connected worker groups")),
       unattended_prefills_(registry.gauge("millrace_unattended_requests",
                                           "Prefills that go on although their clients have left")),
@@ -136,6 +139,7 @@ CoordinatorMetrics::CoordinatorMetrics(metrics::Registry& registry)
     requests("refused", errc_name(code));
     requests_given_back(code);
     wasted_token_layers(code);
+    requests_declined(code);
   }
   requests("refused", kQuota);
   for (const LeaseState how : {LeaseState::kReleased, LeaseState::kExpired, LeaseState::kLost}) {
@@ -153,6 +157,11 @@ metrics::Counter CoordinatorMetrics::requests_given_back(Errc why) {
       "Requests that a group refused or failed and that another group may take",
       {{"reason", std::string(errc_name(why))}});
 }
+metrics::Counter CoordinatorMetrics::requests_declined(Errc why) {
+  return registry_.counter("millrace_prefill_declined_total",
+                           "Completions answered without a cache instead of with an error",
+                           {{"reason", std::string(errc_name(why))}});
+}
 metrics::Counter CoordinatorMetrics::leases_ended(LeaseState how) {
   return registry_.counter("millrace_leases_ended_total", "Ended leases by reason",
                            {{"reason", std::string(lease_state_name(how))}});
@@ -166,6 +175,9 @@ metrics::Counter CoordinatorMetrics::wasted_token_layers(Errc why) {
 
 void CoordinatorMetrics::refused(const Refusal& why) {
   requests("refused", why.over_quota ? kQuota : errc_name(why.error.code)).add();
+}
+void CoordinatorMetrics::declined(Errc why) {
+  requests_declined(why).add();
 }
 void CoordinatorMetrics::given_back(Errc why) {
   requests_given_back(why).add();
@@ -230,6 +242,9 @@ void CoordinatorMetrics::ended(const Request& request) {
 void CoordinatorMetrics::waiting(int64_t queued, int64_t running) {
   queued_requests_.set(static_cast<double>(queued));
   running_requests_.set(static_cast<double>(running));
+}
+void CoordinatorMetrics::oldest_queued(double age_s) {
+  oldest_queued_seconds_.set(age_s);
 }
 void CoordinatorMetrics::groups(int connected) {
   connected_groups_.set(connected);

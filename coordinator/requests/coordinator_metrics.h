@@ -17,6 +17,8 @@ class CoordinatorMetrics {
   explicit CoordinatorMetrics(metrics::Registry& registry);
 
   void refused(const Refusal& why);
+  // A prompt was answered without a cache, for this reason, where others get the error.
+  void declined(Errc why);
   void admitted(const Request& request);
   // A group gave the request back, and another may take it.
   void given_back(Errc why);
@@ -30,6 +32,7 @@ class CoordinatorMetrics {
   // Prefills that wait or run without a client, those that are suspended, and results that are held.
   void unattended(int64_t prefills, int64_t suspended, int64_t results);
   void waiting(int64_t queued, int64_t running);
+  void oldest_queued(double age_s);
   void groups(int connected);
   void group_lost();
   void active_leases(int64_t active);
@@ -54,12 +57,14 @@ class CoordinatorMetrics {
   metrics::Counter requests(const std::string& outcome, std::string_view reason);
   metrics::Counter requests_given_back(Errc why);
   metrics::Counter wasted_token_layers(Errc why);
+  metrics::Counter requests_declined(Errc why);
   metrics::Counter leases_ended(LeaseState how);
 
   metrics::Registry& registry_;
   metrics::ProcessMetrics process_;
   metrics::Gauge queued_requests_;
   metrics::Gauge running_requests_;
+  metrics::Gauge oldest_queued_seconds_;
   metrics::Gauge connected_groups_;
   metrics::Gauge unattended_prefills_;
   metrics::Gauge suspended_prefills_;

@@ -20,6 +20,8 @@
 
 namespace millrace::coordinator {
 
+class RequestTrace;
+
 // kQueued -> kRunning -> kDone, and from either of the first two -> kFailed (Request::failure says
 // why; a cancelled request failed with kCancelled).
 enum class RequestState { kQueued, kRunning, kDone, kFailed };
@@ -51,10 +53,12 @@ struct Request {
   std::string model;
   int64_t num_tokens = 0;
   std::string prompt;  // little-endian int32; kept while it may have to go to another group
-  std::vector<int32_t> prompt_end;    // its last tokens, to read the first new one after
-  protocol::PrefillOptions options;   // deadline and lease are set, from the defaults if need be
-  std::vector<uint64_t> prefix_keys;  // common/content/prefix_keys.h; none if it reads no cache
-  uint64_t tenant = 0;                // the same, tenant_key
+  std::vector<int32_t> prompt_end;      // its last tokens, to read the first new one after
+  protocol::PrefillOptions options;     // deadline and lease are set, from the defaults if need be
+  std::vector<uint64_t> prefix_keys;    // common/content/prefix_keys.h; none if it reads no cache
+  uint64_t tenant = 0;                  // the same, tenant_key
+  std::string trace_id;                 // for the log; "" : it is in nobody's trace
+  std::shared_ptr<RequestTrace> trace;  // coordinator/tracing; null: it is not recorded
 
   // Of requests that share a prefill (schedule/shared_prefills.h).
   RequestRole role = RequestRole::kWhole;

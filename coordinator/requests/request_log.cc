@@ -15,6 +15,10 @@ PacedLine& line_without_work() {
   return line;
 }
 
+std::string in_trace(std::string_view trace_id) {
+  return trace_id.empty() ? "" : fmt::format(", trace {}", trace_id);
+}
+
 }  // namespace
 
 namespace {
@@ -40,6 +44,7 @@ std::string end_line(const Request& request) {
     line += fmt::format(", joined {}", request.sent_as);
   }
   if (request.result) line += fmt::format(", density {:.3f}", request.result->manifest().density());
+  line += in_trace(request.trace_id);
   if (request.failure) line += ": " + request.failure->error.message;
   return line;
 }
@@ -49,10 +54,10 @@ void log_ended(const Request& request) {
   if (times) log::info("{}{}", end_line(request), PacedLine::others(*times));
 }
 
-void log_refused(std::string_view request_id, const Error& why) {
+void log_refused(std::string_view request_id, const Error& why, std::string_view trace_id) {
   if (const auto times = line_without_work().due()) {
-    log::info("request {}: refused, {}: {}{}", request_id, errc_name(why.code), why.message,
-              PacedLine::others(*times));
+    log::info("request {}: refused, {}{}: {}{}", request_id, errc_name(why.code),
+              in_trace(trace_id), why.message, PacedLine::others(*times));
   }
 }
 

@@ -6,6 +6,7 @@
 //   request r4: 8192 tokens, done on group 'group-0': queue 0 s, prefill 0.62 s, joined r1, density
 //   prefill of request r1, which had left: 8192 tokens, done on group 'group-0': ...
 //   request r3: refused, exhausted: the queue is full: 256 requests wait, limit 256
+// A request in a trace has `, trace ` and the trace's id in front of the reason.
 #pragma once
 
 #include <string>
@@ -19,6 +20,6 @@ namespace millrace::coordinator {
 std::string end_line(const Request& request);
 
 void log_ended(const Request& request);
-void log_refused(std::string_view request_id, const Error& why);
+void log_refused(std::string_view request_id, const Error& why, std::string_view trace_id = {});
 
 }  // namespace millrace::coordinator

@@ -44,4 +44,12 @@ bool RequestQueue::remove(const Request& request) {
   return true;
 }
 
+// A request that was given back is at the front, and may be younger than those behind it.
+std::optional<TimePoint> RequestQueue::oldest() const {
+  const auto first = std::ranges::min_element(
+      waiting_, {}, [](const auto& request) { return request->queued_at; });
+  if (first == waiting_.end()) return std::nullopt;
+  return (*first)->queued_at;
+}
+
 }  // namespace millrace::coordinator

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "coordinator/requests/request.h"
@@ -23,6 +24,9 @@ class RequestQueue {
   bool replace(const Request& request, const std::shared_ptr<Request>& heir);
   // True if it was there.
   bool remove(const Request& request);
+
+  // When the request that has waited longest was queued; nullopt if none waits.
+  std::optional<TimePoint> oldest() const;
 
   int64_t size() const { return static_cast<int64_t>(waiting_.size()); }
   const std::deque<std::shared_ptr<Request>>& waiting() const { return waiting_; }

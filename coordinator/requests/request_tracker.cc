@@ -113,6 +113,16 @@ int RequestTracker::open_of(const std::string& owner) const {
   return found == open_by_owner_.end() ? 0 : found->second;
 }
 
+std::vector<std::shared_ptr<const Request>> RequestTracker::latest_ended() const {
+  std::vector<std::shared_ptr<const Request>> out;
+  for (const std::string& id : latest_ended_) {
+    auto request = table_.find(id);
+    // The id may have been used again.
+    if (request != nullptr && request->ended()) out.push_back(std::move(request));
+  }
+  return out;
+}
+
 void RequestTracker::ended(const Request& request) {
   if (request.role != RequestRole::kPrefill) {
     const auto own = open_by_owner_.find(request.owner);
@@ -120,6 +130,9 @@ void RequestTracker::ended(const Request& request) {
   }
   metrics_.ended(request);
   log_ended(request);
+  std::erase(latest_ended_, request.id);
+  latest_ended_.push_front(request.id);
+  if (latest_ended_.size() > kMostLatestEnded) latest_ended_.pop_back();
   count_waiting();
   changed(request);
 }

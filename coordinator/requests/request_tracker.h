@@ -4,10 +4,12 @@
 // a group. One thread.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "coordinator/requests/coordinator_metrics.h"
 #include "coordinator/requests/request_queue.h"
@@ -17,6 +19,7 @@ namespace millrace::coordinator {
 
 class RequestTracker {
  public:
+  static constexpr size_t kMostLatestEnded = 32;
   using OnChange = std::function<void(const Request&)>;
 
   // `on_change` must not call back into the scheduler.
@@ -53,6 +56,9 @@ class RequestTracker {
   bool busy() const { return queue_.size() > 0 || running_ > 0; }
   // Requests of `owner` that wait or run.
   int open_of(const std::string& owner) const;
+  int64_t num_running() const { return running_; }
+  // The records of those that ended last, the latest first, as far as they are kept.
+  std::vector<std::shared_ptr<const Request>> latest_ended() const;
   const RequestQueue& queue() const { return queue_; }
   RequestTable& table() { return table_; }
   const RequestTable& table() const { return table_; }
@@ -68,6 +74,7 @@ class RequestTracker {
   RequestTable table_;
   int64_t running_ = 0;  // assigned to a group and not ended
   std::map<std::string, int> open_by_owner_;
+  std::deque<std::string> latest_ended_;  // ids, the latest first
 };
 
 }  // namespace millrace::coordinator

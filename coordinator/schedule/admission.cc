@@ -207,6 +207,8 @@ std::shared_ptr<Request> Admission::make_request(PrefillBody body, const Caller&
   if (options.lease_ms() == 0) options.set_lease_ms(to_wire_ms(settings_.default_lease));
   request->owner = caller.name;
   request->tenant = tenant_key(request->owner, request->options.cache_salt());
+  request->trace_id = std::move(body.trace_id);
+  request->trace = std::move(body.trace);
   request->queued_at = clock_.now();
   if (settings_.joins_prefills) request->sharing_key = sharing_key(*request, body.prompt_sha256);
   const OnDisconnect wanted = body.on_disconnect.value_or(settings_.on_disconnect);

@@ -106,6 +106,7 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
     case protocol::Envelope::kHeartbeat: {
       const protocol::Heartbeat& message = envelope.heartbeat();
       metrics_.heartbeat(group->description.group_name(), message);
+      group->pools.update(message);
       if (message.has_room()) group->report_room(message.room().free_prompt_tokens());
       if (group->prefixes.missed(message.cached_prefixes())) ask_for_prefixes(*group);
       return {};
@@ -152,15 +153,16 @@ void Scheduler::ask_for_prefixes(Group& group) {
 
 void Scheduler::tick() {
   canceller_.expire_deadlines(
-      [this](const auto& request, Error why) { shared_.leave(request, std::move(why)); });
+      [this](const auto& request, const Error& why) { shared_.leave(request, why); });
   leases_.expire();
   for (const auto& [group, why] : watch_.find_lost()) membership_.drop(*group, why);
   orphans_.expire();
   requests_.table().forget(clock_.now());
-  shared_.give_way();
   shared_.count();
   watch_.beat();
   dispatcher_.dispatch();
+  const auto oldest = requests_.queue().oldest();
+  metrics_.oldest_queued(oldest ? seconds(clock_.now() - *oldest) : 0);
 }
 
 void Scheduler::abandon(const std::string& why) {

@@ -80,6 +80,11 @@ class Scheduler {
   bool busy() const { return requests_.busy(); }
   bool ready() const { return admission_.ready(); }
 
+  // For those who only look.
+  const GroupRegistry& groups() const { return groups_; }
+  const RequestTracker& requests() const { return requests_; }
+  const TurnOrder& turns() const { return turns_; }
+
  private:
   std::optional<Refusal> admit(const std::shared_ptr<Request>& request, const Caller& caller);
   static void ask_for_prefixes(Group& group);

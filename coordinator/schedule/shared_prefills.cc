@@ -163,6 +163,8 @@ std::shared_ptr<Request> SharedPrefills::heir_of(const Request& request) {
   heir->sent_as = request.id_at_group();
   heir->role = RequestRole::kPrefill;
   heir->on_disconnect = OnDisconnect::kCancel;
+  heir->trace.reset();  // the client's
+  heir->trace_id.clear();
   return heir;
 }
 
@@ -336,16 +338,6 @@ bool SharedPrefills::make_room(const std::string& group_id) {
         return prefill.group_id == group_id && (shared.held || prefill.suspended_at);
       },
       Error(Errc::kExhausted, "no client waits, and another prompt needs the room"));
-}
-
-void SharedPrefills::give_way() {
-  for (const Group* group : groups_.all()) {
-    const bool lacks_room = std::ranges::any_of(requests_.queue().waiting(), [&](const auto& one) {
-      return group->idle() && group->takes(one->model, one->num_tokens) &&
-             !group->has_room(one->num_tokens);
-    });
-    if (lacks_room) make_room(group->description.group_id());
-  }
 }
 
 void SharedPrefills::count() const {

@@ -63,8 +63,6 @@ class SharedPrefills {
   // Ends the results that are held on this group, and the suspended prefill, for prompts that need
   // the room. False: there are none.
   bool make_room(const std::string& group_id);
-  // The same for idle groups that have no room for a prompt that waits.
-  void give_way();
 
   // To be called after every change of a request. Does for those that have joined it what has
   // happened to it.

@@ -13,7 +13,6 @@
 #include "coordinator/exchange/service_reply.h"
 #include "coordinator/exchange/status_exchange.h"
 #include "coordinator/net/client_address.h"
-#include "coordinator/requests/request_log.h"
 
 namespace millrace::coordinator {
 
@@ -101,7 +100,8 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       co_return co_await run_prompt(request, route, form);
     }
     case Endpoint::kCompletion:
-    case Endpoint::kChat: {
+    case Endpoint::kChat:
+    case Endpoint::kGenerate: {
       CompletionForm form(shared_);
       co_return co_await run_prompt(request, route, form);
     }
@@ -128,17 +128,31 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
   co_return co_await writer_.send(std::move(reply));
 }
 
+RequestTracer::Answering HttpSession::trace(const RequestReader::Request& request,
+                                            const Route& route) {
+  if (route.endpoint == Endpoint::kForecast) return shared_.tracer.leave_out();
+  const bool is_one = request.count("traceparent") == 1;
+  return shared_.tracer.begin(
+      {.method = route.method,
+       .path = route.path,
+       .operation = route.endpoint == Endpoint::kChat ? "chat" : "text_completion",
+       .traceparent = is_one ? std::string(request["traceparent"]) : ""});
+}
+
 awaitable<bool> HttpSession::run_prompt(RequestReader::Request& request, const Route& route,
                                         PromptForm& form) {
-  PrefillExchange prefill(shared_, stream_, gate_, writer_, form);
-  co_return co_await prefill.run(request, route);
+  RequestTracer::Answering answering = trace(request, route);
+  PrefillExchange prefill(shared_, stream_, gate_, writer_, form, answering);
+  const bool again = co_await prefill.run(request, route);
+  answering.set_status(writer_.status());
+  co_return again;
 }
 
 awaitable<void> HttpSession::turn_away(const RequestIntake& intake) {
   if (const auto times = shared_.refused_line.due()) {
-    Error why = intake.refusal().refusal.error;
-    why.message += PacedLine::others(*times);
-    log_refused(intake.name(), why);
+    const Error& why = intake.refusal().refusal.error;
+    log::info("request {}: refused, {}: {}{}", intake.name(), errc_name(why.code), why.message,
+              PacedLine::others(*times));
   }
   writer_.begin({.id = intake.request_id(), .is_head = intake.route().method == "HEAD"});
   co_await writer_.send_error(intake.refusal());

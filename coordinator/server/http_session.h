@@ -12,6 +12,7 @@
 #include "coordinator/http/reply_writer.h"
 #include "coordinator/http/request_gate.h"
 #include "coordinator/http/request_intake.h"
+#include "coordinator/tracing/request_tracer.h"
 
 namespace millrace::coordinator {
 
@@ -34,6 +35,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // True when the connection can take another request.
   awaitable<bool> serve_one(TimePoint due);
   awaitable<bool> answer(RequestReader::Request& request, const Route& route);
+  RequestTracer::Answering trace(const RequestReader::Request& request, const Route& route);
   awaitable<bool> run_prompt(RequestReader::Request& request, const Route& route, PromptForm& form);
   // Sends an error for a request that was not read to its end, so the connection ends with the
   // answer.

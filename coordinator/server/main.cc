@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <vector>
 
 #include "common/cli/check_by.h"
@@ -17,6 +18,7 @@
 #include "common/log.h"
 #include "common/logging/init_logging.h"
 #include "common/system/file_descriptor.h"
+#include "common/tracing/otlp_endpoint.h"
 #include "common/units.h"
 #include "coordinator/server/descriptor_budget.h"
 #include "coordinator/server/server.h"
@@ -48,6 +50,7 @@ struct Arguments {
   std::string body_pool_per_client;
   std::string min_body_rate = "16KiB";
   std::vector<std::string> tokenizers;
+  std::string otlp_endpoint;
   double tokenizer_timeout_s = seconds(server.tokenizers.timeout);
   double group_patience_s = seconds(server.scheduler.group_patience);
   double suspended_s = seconds(server.scheduler.suspended_prefill);
@@ -55,6 +58,7 @@ struct Arguments {
   double held_result_s = seconds(server.scheduler.held_result);
   double body_timeout_s = seconds(server.http.body_time);
   double shutdown_timeout_s = seconds(server.shutdown_timeout);
+  std::optional<double> decline_after_s;
   std::string port_file;
 };
 
@@ -72,6 +76,12 @@ void add_limits(CLI::App& app, Arguments& arguments) {
                  "requests that may wait for a group")
       ->check(cli::number_range(0, 1'000'000))
       ->capture_default_str();
+  app.add_option("--decline-after", arguments.decline_after_s,
+                 "seconds: a completion, chat or generate that should take longer, and one that "
+                 "cannot be prefilled, is answered without a cache instead of with an error, so "
+                 "that the decode engine computes its prompt")
+      ->check(cli::positive_seconds())
+      ->default_str("never");
   app.add_option("--group-patience", arguments.group_patience_s,
                  "seconds of silence after which coordinator and group consider each other lost; "
                  "a process that dies is noticed at once")
@@ -182,6 +192,21 @@ void add_tokenizers(CLI::App& app, Arguments& arguments) {
       ->needs(tokenizer);
 }
 
+void add_tracing(CLI::App& app, Arguments& arguments) {
+  auto* endpoint = app.add_option("--otlp-endpoint", arguments.otlp_endpoint,
+                                  "OpenTelemetry collector that gets a trace of each prompt, by "
+                                  "OTLP over HTTP, for example http://127.0.0.1:4318");
+  endpoint->type_name("URL")
+      ->check(cli::check_by(tracing::OtlpEndpoint::parse))
+      ->default_str("none: nothing is traced");
+  app.add_option("--trace-sample-ratio", arguments.server.trace_share,
+                 "share of the prompts that are traced; one with the header traceparent is traced "
+                 "if that says so")
+      ->check(cli::number_range(0.0, 1.0))
+      ->capture_default_str()
+      ->needs(endpoint);
+}
+
 // All three or none: without the CA there is no telling who may be a group.
 void add_group_tls(CLI::App& app, TlsFiles& files) {
   auto* certificate = app.add_option("--group-tls-cert", files.certificate,
@@ -206,9 +231,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--group-port", server.group_port, "port for worker groups; 0: any free one")
       ->check(cli::number_range(0, 65535))
       ->capture_default_str();
-  app.add_option(
-         "--admin-port", server.admin_port,
-         "additional port for /health, /ready, /metrics and /version only; 0: any free port")
+  app.add_option("--admin-port", server.admin_port,
+                 "additional port for /health, /ready, /metrics, /version and a page at / only; 0: "
+                 "any free "
+                 "port")
       ->check(cli::number_range(0, 65535))
       ->default_str("none");
   app.add_option("--tokens", server.token_file, "tokens that clients need; read again on SIGHUP")
@@ -224,6 +250,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   add_tokenizers(app, arguments);
   add_limits(app, arguments);
   add_sharing(app, arguments);
+  add_tracing(app, arguments);
   app.add_option("--shutdown-timeout", arguments.shutdown_timeout_s,
                  "seconds that running requests get after SIGTERM")
       ->check(cli::number_range(0.0, 86400.0))
@@ -251,6 +278,10 @@ Result<void> read_tokenizers(const Arguments& arguments, coordinator::TokenizerS
 Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   coordinator::ServerOptions options = arguments.server;
   MR_RETURN_IF_ERROR(read_tokenizers(arguments, options.tokenizers));
+  if (!arguments.otlp_endpoint.empty()) {
+    MR_ASSIGN_OR_RETURN(options.otlp_endpoint,
+                        tracing::OtlpEndpoint::parse(arguments.otlp_endpoint));
+  }
   MR_ASSIGN_OR_RETURN(const int64_t body_bytes, parse_bytes(arguments.max_body));
   MR_ASSIGN_OR_RETURN(const int64_t pool_bytes, parse_bytes(arguments.body_pool));
   if (pool_bytes < body_bytes) {
@@ -276,6 +307,9 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
   options.http.max_body_bytes = static_cast<uint64_t>(body_bytes);
   options.http.body_pool_bytes = static_cast<uint64_t>(pool_bytes);
   options.shutdown_timeout = cli::from_seconds(arguments.shutdown_timeout_s);
+  if (arguments.decline_after_s) {
+    options.decline_after = cli::from_seconds(*arguments.decline_after_s);
+  }
   return options;
 }
 
@@ -318,6 +352,7 @@ Result<void> run(const coordinator::ServerOptions& options, const std::string& p
   log::info("{} on {}, groups on {}", options.http_tls.certificate.empty() ? "HTTP" : "HTTPS",
             at(server->http_port()), at(server->group_port()));
   if (const auto admin = server->admin_port()) log::info("probes on {}", at(*admin));
+  if (options.otlp_endpoint) log::info("traces to {}", options.otlp_endpoint->to_string());
   if (options.token_file.empty()) {
     log::warn("no --tokens: whoever reaches the HTTP port may do everything");
   }

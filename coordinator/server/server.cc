@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/host_name.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
@@ -12,6 +13,8 @@
 #include "common/host_port.h"
 #include "common/log.h"
 #include "common/logging/paced_line.h"
+#include "common/secret.h"
+#include "common/tracing/otlp_exporter.h"
 #include "coordinator/access/token_table.h"
 #include "coordinator/http/model_tokenizers.h"
 #include "coordinator/net/client_address.h"
@@ -19,6 +22,7 @@
 #include "coordinator/server/group_session.h"
 #include "coordinator/server/http_session.h"
 #include "coordinator/server/stranger_table.h"
+#include "coordinator/tracing/request_tracer.h"
 
 namespace millrace::coordinator {
 
@@ -72,8 +76,10 @@ struct Server::Impl {
   explicit Impl(const ServerOptions& server_options)
       : options(server_options),
         metrics(registry),
-        scheduler(options.scheduler, Clock::steady(), metrics,
-                  [this](const Request& request) { changes.changed(request.id); }) {
+        scheduler(options.scheduler, Clock::steady(), metrics, [this](const Request& request) {
+          tracer.changed(request);
+          changes.changed(request.id);
+        }) {
     registry.gauge("millrace_build_info", "Always 1", {{"version", MILLRACE_VERSION}}).set(1);
   }
 
@@ -93,6 +99,7 @@ struct Server::Impl {
   Result<void> load_tokens();
   static Result<void> load_tls(const TlsFiles& files, TlsContext& context);
   void reload();
+  Result<void> start_tracing();
   void begin_shutdown();
   void close_all();
 
@@ -100,6 +107,7 @@ struct Server::Impl {
   metrics::Registry registry;
   CoordinatorMetrics metrics;
   ChangeHub changes;
+  RequestTracer tracer{Clock::steady()};
   Scheduler scheduler;
   asio::thread_pool parsers{1};
   asio::thread_pool writers{1};
@@ -111,8 +119,9 @@ struct Server::Impl {
   TlsContext http_tls;  // null: not encrypted
   TlsContext group_tls;
   ModelTokenizers tokenizers{registry};
-  HttpShared shared{options, tokens,  scheduler, changes, metrics,
-                    bodies,  parsers, writers,   replies, tokenizers};
+  const std::string instance = random_id();
+  HttpShared shared{options, tokens,  scheduler, changes,    metrics, bodies,
+                    parsers, writers, replies,   tokenizers, tracer,  instance};
   tcp::acceptor http_acceptor{io};
   tcp::acceptor admin_acceptor{io};
   tcp::acceptor group_acceptor{io};
@@ -140,6 +149,7 @@ Result<std::unique_ptr<Server>> Server::create(const ServerOptions& options) {
     MR_ASSIGN_OR_RETURN(impl->admin_acceptor, listen(impl->io, options.host, *options.admin_port));
   }
   MR_ASSIGN_OR_RETURN(impl->group_acceptor, listen(impl->io, options.host, options.group_port));
+  MR_RETURN_IF_ERROR(impl->start_tracing());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
@@ -228,6 +238,23 @@ void Server::Impl::reload() {
     }
   }
   if (tokens.asks()) log::info("{} tokens are valid", tokens.size());
+}
+
+Result<void> Server::Impl::start_tracing() {
+  if (!options.otlp_endpoint) return {};
+  tracing::OtlpSettings settings{.endpoint = *options.otlp_endpoint};
+  if (settings.endpoint.encrypted) {
+    MR_ASSIGN_OR_RETURN(settings.tls, make_client_tls({}));
+  }
+  error_code unnamed;
+  const std::string host = asio::ip::host_name(unnamed);
+  const uint16_t port = http_acceptor.local_endpoint().port();
+  settings.sender = {.service = "millrace-coordinator",
+                     .instance = HostPort{unnamed ? options.host : host, port}.to_string(),
+                     .version = MILLRACE_VERSION};
+  tracer.start(std::make_unique<tracing::OtlpExporter>(std::move(settings), registry),
+               options.trace_share);
+  return {};
 }
 
 // Failing to accept one connection, for lack of descriptors or memory, must not end the loop.

@@ -26,7 +26,7 @@ void SameHostRanks::give_up(const std::string& address, const std::string& socke
   // A rank on another host is the usual case.
   const auto level = why.code == Errc::kPeerLost ? log::Level::kDebug : log::Level::kInfo;
   log::at(level, "pages of {} come over the transport, not from its memory: {}", address,
-              why.message);
+          why.message);
 }
 
 Result<std::shared_ptr<const SameHostRanks::Pools>> SameHostRanks::map(

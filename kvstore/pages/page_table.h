@@ -63,7 +63,8 @@ class PageTable : public std::enable_shared_from_this<PageTable> {
   int64_t num_unwritten = 0;  // reserved, no slot taken yet
   int64_t num_written = 0;    // settled in their slots, those of the prefix included
   bool sealed = false;
-  bool dead = false;  // forgotten
+  bool has_been_read = false;  // pages of it, or their digests, under its lease
+  bool dead = false;           // forgotten
 
  private:
   int64_t place_of(const PageEntry& entry) const;

@@ -97,6 +97,31 @@ class CompletionsTest(ServiceTestCase):
         self.assertEqual((token["usage"], usage["choices"], usage["usage"]["total_tokens"]), (None, [], 1025))
         self.assertEqual(token["id"], usage["id"])
 
+    def test_generate_is_the_same_in_tokens(self):
+        tokens = SHORT["prompt_token_ids"]
+        # As llm-d's coordinator sends it.
+        body = {"request_id": "generate-1", "model": "fixture", "token_ids": tokens, "stream": False, "return_token_ids": True,
+                "sampling_params": {"max_tokens": 1, "extra_args": {"kv_transfer_params": {"do_remote_decode": True, "remote_host": None}}}}
+        status, headers, answer = self.service.request("POST", "/inference/v1/generate", body)
+        self.assertEqual((status, headers["X-Request-Id"], answer["request_id"]), (200, "generate-1", "generate-1"), answer)
+        self.assertEqual(answer["choices"], [{"index": 0, "token_ids": SHORT["answer_token_ids"][:1], "logprobs": None, "finish_reason": "length"}])
+        self.assertEqual((answer["prompt_token_ids"], answer["usage"]["total_tokens"]), (tokens, 1025))
+        params = answer["kv_transfer_params"]
+        self.assertEqual((params["prompt_token_ids"], params["millrace"]["prompt_sha256"]), (tokens, digest(SHORT)))
+        code, decoded = self.service.decode(self.service.get("/v1/prefill/generate-1")[2])
+        self.assertEqual((code, decoded["generated_token_ids"]), (0, SHORT["answer_token_ids"]))
+
+    def test_progress_in_a_stream_grows_with_the_layers(self):
+        _, _, text = self.complete(MEDIUM, stream=True, return_progress=True, millrace={"cache": "off"})
+        events = [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n") if event.startswith("data: {")]
+        told, token = [event["prompt_progress"] for event in events[:-1]], events[-1]
+        self.assertEqual(token["choices"][0]["token_ids"], MEDIUM["answer_token_ids"][:1])
+        self.assertTrue(all(event["choices"] == [] for event in events[:-1]))
+        self.assertEqual((told[0]["status"], told[0]["processed"]), ("queued", 0))
+        processed = [progress["processed"] for progress in told]
+        self.assertEqual(processed, sorted(processed))
+        self.assertIn(len(MEDIUM["prompt_token_ids"]) * told[-1]["layers_done"] // told[-1]["num_layers"], processed)
+
     def test_completions_and_prefills_at_once_get_their_own_answers(self):
         prompts = [make_prompt(512 + 100 * i, seed=10 + i) for i in range(4)]
         completions = [InBackground(lambda prompt=prompt: self.complete(prompt)) for prompt in prompts]
@@ -173,6 +198,26 @@ class CompletionsTest(ServiceTestCase):
         self.assertTrue(any(own in line and "trace-1" in line for line in self.service.logs().splitlines()))
 
 
+class UnreadTest(ServiceTestCase):
+    def test_a_metric_tells_of_caches_that_nobody_has_read_from(self):
+        service = Service()
+        self.addCleanup(service.close)
+        service.start_group()
+
+        def unread_bytes():
+            lines = [line for line in service.get("/metrics")[2].splitlines() if line.startswith("millrace_kv_unread_bytes{")]
+            return float(lines[0].rpartition(" ")[2]) if lines else None
+        self.assertEqual(unread_bytes() or 0, 0)
+        _, _, done = service.prefill(SHORT, lease_ms=600000)
+        layout = done["manifest"]["layout"]
+        # K and V.
+        values = 2 * 1024 * layout["num_layers"] * layout["num_kv_heads"] * layout["head_dim"]
+        size = values * {"float32": 4, "bfloat16": 2}[layout["dtype"]]
+        wait_until("a cache without a reader", lambda: unread_bytes() == size, PATIENCE_S)
+        self.assertEqual(service.decode(done)[0], 0)
+        wait_until("its reader", lambda: unread_bytes() == 0, PATIENCE_S)
+
+
 class NamesTest(ServiceTestCase):
     def serve(self, *options):
         service = Service()
@@ -207,6 +252,15 @@ class WithoutGroupsTest(ServiceTestCase):
         status, headers, body = service.request("POST", "/v1/completions", body_of(SHORT, stream=True))
         self.assertEqual((status, body["error"]["type"]), (503, "unavailable"))
         self.assertIn("Retry-After", headers)
+
+    def test_a_router_that_hands_errors_on_gets_none(self):
+        service = Service(coordinator_options=["--decline-after", "60"])
+        self.addCleanup(service.close)
+        for path, body in ("/v1/completions", body_of(SHORT)), ("/inference/v1/generate", {"model": "fixture", "token_ids": [0, 1]}):
+            status, _, answer = service.request("POST", path, body)
+            self.assertEqual((status, answer["kv_transfer_params"], answer["declined"]["type"]), (200, {"millrace": False}, "unavailable"))
+            self.assertEqual(answer["choices"][0]["token_ids"], [])
+        self.assertEqual(service.request("POST", "/v1/completions", body_of(SHORT, n=2))[0], 400)
 
 
 if __name__ == "__main__":

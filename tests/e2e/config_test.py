@@ -12,7 +12,7 @@ ROOT = os.environ["MILLRACE_SOURCE_DIR"]
 PROGRAMS = ["coordinator", "worker", "batch", "calibrate", "client", "decode", "bench"]
 NOT_FOR_FILES = {"--help", "--version", "--config", "--print-config"}
 # Values to try, since an option may be of any kind: the first that it accepts is used.
-VALUES = ['a "b" #c\\d', "1", "0.5", "100", "1MiB", "10.0.0.1:8001", "tcp://10.0.0.1:5557", "cpu", "a=b", "a", "adaptive"]
+VALUES = ['a "b" #c\\d', "1", "0.5", "100", "1MiB", "10.0.0.1:8001", "tcp://10.0.0.1:5557", "http://10.0.0.1:4318", "cpu", "a=b", "a", "adaptive"]
 
 
 def run(program, *words):
@@ -72,7 +72,8 @@ class ConfigTest(unittest.TestCase):
             done = command.printed(*words)
             # "--kv-tls-key requires --kv-tls-cert"
             while needed := re.match(r"--\S+ requires (--\S+)", done.stderr):
-                words.append(f"{needed[1]}={'tcp://10.0.0.1:1' if 'endpoint' in needed[1] else 'a=b'}")
+                scheme = "http" if "otlp" in needed[1] else "tcp"
+                words.append(f"{needed[1]}={f'{scheme}://10.0.0.1:1' if 'endpoint' in needed[1] else 'a=b'}")
                 done = command.printed(*words)
             if done.returncode == 0:
                 return value, done.stdout

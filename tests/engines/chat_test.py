@@ -78,6 +78,7 @@ class ChatTest(ServiceTestCase):
         self.assertEqual(status, 200, answer)
         self.assertEqual(answer["usage"]["prompt_tokens"], len(ids))
         self.assertEqual(answer["kv_transfer_params"]["millrace"]["prompt_sha256"], digest(ids))
+        self.assertEqual(answer["kv_transfer_params"]["prompt_token_ids"], ids)
         return answer
 
     def test_messages_are_the_prompt_that_the_template_makes_of_them(self):

@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 import vllm
-from millrace_kv import worker_side
+from millrace_kv import tracing, worker_side
 from millrace_kv._library import MillraceError
 from millrace_kv.connector import MillraceConnector
 from millrace_kv.coordinator import Coordinator, EventStream
@@ -196,6 +196,8 @@ class Offers(http.server.BaseHTTPRequestHandler):
         text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
+        if instance := getattr(self.server, "instance", None):
+            self.send_header("X-Millrace-Instance", instance)
         self.end_headers()
         self.wfile.write(text)
 
@@ -278,6 +280,28 @@ class OfferTest(unittest.TestCase):
         self.assertRegex(one, "^[0-9a-f]{64}$")
         self.asked(cache_salt="tenant B")
         self.assertNotEqual(self.fields["cache_salt"], one)
+
+
+    def test_a_coordinator_that_another_process_has_replaced_is_asked_for_its_model_again(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Offers)
+        server.offer, server.asked, server.instance = {"id": "fixture", "num_layers": 5, "dtype": "bfloat16", "vocab_size": 2048}, [], "one"
+        server.foreseen_s = 0.5
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        side = scheduler_side(coordinator=f"127.0.0.1:{server.server_port}")
+        try:
+            for _ in range(2):
+                self.assertEqual(side._model_name(), "fixture")
+            self.assertEqual(server.asked, ["GET /v1/models"])
+            server.instance, server.offer["dtype"] = "two", "float32"
+            side._foreseen_s("fixture", [1, 2], {})
+            with self.assertRaisesRegex(MillraceError, "dtype float32"):
+                side._model_name()
+        finally:
+            side.close()
+            server.shutdown()
+            thread.join()
+            server.server_close()
 
 
 class WhenItPaysTest(unittest.TestCase):
@@ -619,6 +643,50 @@ class ManifestTest(unittest.TestCase):
         manifest.is_partial = True
         with self.assertRaisesRegex(MillraceError, r"unsupported: the cache of request 'ours' is kept in part \(kv_budget\)"):
             side._take_manifest(remote, request)
+
+
+class TraceTest(unittest.TestCase):
+    HEADERS = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+
+    def test_vllms_request_has_the_headers_of_its_trace(self):
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+        request = Request("vllms", [1, 2], SamplingParams(max_tokens=1), None, trace_headers={**self.HEADERS, "x-other": "1"})
+        self.assertEqual(tracing.trace_headers(request), self.HEADERS)
+        self.assertEqual(tracing.trace_headers(Request("vllms", [1, 2], SamplingParams(max_tokens=1), None)), {})
+
+    def test_a_prefill_is_posted_as_a_part_of_it(self):
+        for given, sent in (self.HEADERS, self.HEADERS["traceparent"]), (None, None):
+            side = scheduler_side()
+            self.addCleanup(side.close)
+            request = prompt_request()
+            request.trace_headers = given
+            with mock.patch.object(Coordinator, "connect") as connect:
+                connect.return_value.getresponse.return_value.status = 503
+                connect.return_value.getresponse.return_value.read.return_value = b"{}"
+                stream = side._coordinator.prefill("fixture", [0], trace_headers=tracing.trace_headers(request))
+                stream.ended.wait(60)
+            headers = connect.return_value.request.call_args.args[3]
+            self.assertEqual(headers.get("traceparent"), sent)
+
+    def test_a_pull_is_a_part_of_it_too(self):
+        from opentelemetry.trace import StatusCode, get_current_span
+        with mock.patch.object(tracing.trace, "get_tracer") as tracer:
+            tracing.record_pull({}, 1, 2, {})
+            tracer.assert_not_called()
+            tracing.record_pull(self.HEADERS, 1, 2, {"millrace.num_tokens": 5}, "corrupt")
+        call = tracer.return_value.start_span.call_args
+        parent = get_current_span(call.kwargs["context"]).get_span_context()
+        self.assertEqual((f"{parent.trace_id:032x}", f"{parent.span_id:016x}"), tuple(self.HEADERS["traceparent"].split("-")[1:3]))
+        self.assertEqual((call.kwargs["start_time"], call.kwargs["attributes"]), (1, {"millrace.num_tokens": 5}))
+        span = tracer.return_value.start_span.return_value
+        span.set_status.assert_called_once_with(StatusCode.ERROR)
+        span.set_attribute.assert_called_once_with("error.type", "corrupt")
+        span.end.assert_called_once_with(2)
+
+    def test_without_opentelemetry_nothing_is_recorded(self):
+        with mock.patch.object(tracing, "trace", None):
+            tracing.record_pull(self.HEADERS, 1, 2, {})
 
 
 class EndingsTest(unittest.TestCase):

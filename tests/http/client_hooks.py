@@ -60,7 +60,7 @@ def _put_lease_in(case):
 @schemathesis.hook
 def before_call(context, case, kwargs):
     operation = case.operation.definition.raw.get("operationId")
-    if operation in ("prefill", "createCompletion"):
+    if operation in ("prefill", "createCompletion", "generate"):
         _release_ids_of(case)
     elif operation in ("renewLease", "releaseLease"):
         _put_lease_in(case)

@@ -31,6 +31,7 @@ PREFILL = ("POST", "/v1/prefill")
 FORECAST = ("POST", "/v1/prefill:forecast")
 COMPLETION = ("POST", "/v1/completions")
 CHAT = ("POST", "/v1/chat/completions")
+GENERATE = ("POST", "/inference/v1/generate")
 # Only adaptive plans take min_recall; the group's own plan is adaptive too.
 PLANS = ["", "adaptive", "adaptive:0.2,0.8,16"]
 
@@ -167,7 +168,7 @@ class ConformanceTest(ServiceTestCase):
                 self.assert_valid(content["schema"], example, where)
 
     def test_examples_of_prompts_can_be_sent(self):
-        for operation, ids in (PREFILL, ["doc-1", "doc-2"]), (COMPLETION, ["doc-3", "doc-4"]):
+        for operation, ids in (PREFILL, ["doc-1", "doc-2"]), (COMPLETION, ["doc-3", "doc-4"]), (GENERATE, ["doc-6"]):
             content = openapi.operations(self.document)[operation]["requestBody"]["content"][JSON]
             self.assertEqual([example["value"]["request_id"] for example in content["examples"].values()], ids)
             for example in content["examples"].values():
@@ -185,7 +186,7 @@ class ConformanceTest(ServiceTestCase):
         for method, path in openapi.operations(self.document):
             target = path.replace("{id}", "r")
             self.assert_refused(method, path, 431, target=target, headers={"X-Long": "x" * 20000})
-            if (method, path) not in (PREFILL, FORECAST, COMPLETION, CHAT):
+            if (method, path) not in (PREFILL, FORECAST, COMPLETION, CHAT, GENERATE):
                 self.assert_refused(method, path, 413, target=target, body=b" " * 5000)
         prefill = {"model": self.model["id"], "prompt_token_ids": [0]}
         self.assert_refused(*PREFILL, 413, body={**prefill, "model": "m" * 257})
@@ -233,6 +234,7 @@ class ConformanceTest(ServiceTestCase):
     def test_unknown_models_and_ids(self):
         self.assert_refused(*PREFILL, 404, body={"model": "no-such", "prompt_token_ids": [0]})
         self.assert_refused(*COMPLETION, 404, body={"model": "no-such", "prompt": [0]})
+        self.assert_refused(*GENERATE, 404, body={"model": "no-such", "token_ids": [0]})
         self.assert_refused("GET", "/v1/prefill/{id}", 404, target="/v1/prefill/no-such")
         self.assert_refused("DELETE", "/v1/prefill/{id}", 404, target="/v1/prefill/no-such")
         for call, fields in ("renew", {"lease_ms": 1}), ("release", {}):

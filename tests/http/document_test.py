@@ -16,6 +16,7 @@ PREFILL = ("POST", "/v1/prefill")
 FORECAST = ("POST", "/v1/prefill:forecast")
 COMPLETION = ("POST", "/v1/completions")
 CHAT = ("POST", "/v1/chat/completions")
+GENERATE = ("POST", "/inference/v1/generate")
 LEASE = "/v1/prefill/{id}/lease:"
 
 
@@ -83,10 +84,12 @@ class DocumentTest(unittest.TestCase):
     def test_fields_of_a_completion(self):
         properties = self.properties(openapi.body_schema(self.document, *COMPLETION))
         self.assertEqual({name: self.type_or_value(schema) for name, schema in properties.items()}, self.code["completion_fields"])
-        self.assertEqual(list(properties["millrace"]["properties"]), self.code["millrace_fields"])
+        of_millrace = properties["millrace"]["properties"]
+        self.assertEqual(self.types(of_millrace), self.code["millrace_fields"])
         of_prefill = self.properties(openapi.body_schema(self.document, *PREFILL))
-        for name, schema in properties["millrace"]["properties"].items():
-            self.assertEqual(schema, of_prefill[name])
+        for name, schema in of_millrace.items():
+            if name != "decline_after_ms":
+                self.assertEqual(schema, of_prefill[name])
 
     def test_fields_of_a_chat(self):
         properties = self.properties(openapi.body_schema(self.document, *CHAT))
@@ -94,6 +97,15 @@ class DocumentTest(unittest.TestCase):
                           for name, schema in properties.items()}, self.code["chat_fields"])
         of_completion = self.properties(openapi.body_schema(self.document, *COMPLETION))
         for name in ("model", "request_id", "stream", "stream_options", "millrace", "max_tokens"):
+            self.assertEqual(properties[name], of_completion[name])
+
+    def test_fields_of_a_generate(self):
+        properties = self.properties(openapi.body_schema(self.document, *GENERATE))
+        self.assertEqual({name: self.type_or_value(schema) for name, schema in properties.items()}, self.code["generate_fields"])
+        of_sampling = properties["sampling_params"]["properties"]
+        self.assertEqual({name: self.type_or_value(schema) for name, schema in of_sampling.items()}, self.code["sampling_fields"])
+        of_completion = self.properties(openapi.body_schema(self.document, *COMPLETION))
+        for name in set(properties) & set(of_completion):
             self.assertEqual(properties[name], of_completion[name])
 
     def test_no_other_operation_has_a_query(self):
@@ -113,7 +125,7 @@ class DocumentTest(unittest.TestCase):
 
     def test_a_prompt_can_end_with_any_error(self):
         statuses = {str(status) for status in self.code["errors"].values()}
-        for operation in PREFILL, COMPLETION, CHAT:
+        for operation in PREFILL, COMPLETION, CHAT, GENERATE:
             self.assertEqual(set(openapi.operations(self.document)[operation]["responses"]), statuses | {"200", "401", "415", "431"})
 
     def test_manifest(self):

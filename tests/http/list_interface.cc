@@ -60,21 +60,28 @@ json::value type_or_value(const CompletionField& field) {
     case CompletionRole::kPrompt:
       return json::array{"array", "string"};
     case CompletionRole::kMessages:
+    case CompletionRole::kTokens:
       return "array";
     case CompletionRole::kForTemplate:
       return "any";
     case CompletionRole::kSpecialTokens:
     case CompletionRole::kTokensAsIds:
+    case CompletionRole::kReturnTokens:
+    case CompletionRole::kProgress:
     case CompletionRole::kStream:
     case CompletionRole::kIncludeUsage:
     case CompletionRole::kWantsLogprobs:
       return "boolean";
     case CompletionRole::kLogprobs:
     case CompletionRole::kTopLogprobs:
+    case CompletionRole::kDeclineAfter:
       return "integer";
     case CompletionRole::kStreamOptions:
     case CompletionRole::kMillrace:
+    case CompletionRole::kSampling:
       return "object";
+    case CompletionRole::kOutputMode:
+      return "tokens";
     case CompletionRole::kMustBeOne:
       return 1;
     case CompletionRole::kMustBeFalse:
@@ -127,7 +134,10 @@ int main() {
   const json::object interface {
     {"routes", routes()}, {"prefill_fields", prefill_fields()},
         {"completion_fields", fields_by_name(kCompletionFields)},
-        {"chat_fields", fields_by_name(kChatFields)}, {"millrace_fields", names(kMillraceFields)},
+        {"chat_fields", fields_by_name(kChatFields)},
+        {"generate_fields", fields_by_name(kGenerateFields)},
+        {"sampling_fields", fields_by_name(kSamplingFields)},
+        {"millrace_fields", fields_by_name(kMillraceFields)},
         {"renewal_fields", names(kLeaseRenewalFields)},
         {"release_fields", names(kLeaseReleaseFields)}, {"errors", errors()}, {
       "manifest", fields_of(*millrace::protocol::Manifest::descriptor())

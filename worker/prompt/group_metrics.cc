@@ -203,6 +203,11 @@ std::vector<protocol::Metric> group_metrics(const std::vector<RankStats>& ranks,
               sum(ranks, [](const auto& r) { return r.transport.refused; }));
   samples.add(false, "millrace_leases", "Leases on finished caches",
               static_cast<double>(leases.active));
+  samples.add(false, "millrace_kv_unread_bytes",
+              "KV of finished caches under a lease that no decode node has read from yet",
+              sum(ranks, [](const auto& r) {
+                return r.store.unread_pages * r.store.tiers[Tier::kHost].slot_bytes;
+              }));
   samples.add(true, "millrace_leases_expired_total", "Leases that ended without a release",
               static_cast<double>(leases.expired));
   samples.add(false, "millrace_attention_imbalance_ratio",

@@ -75,14 +75,16 @@ def _find_token(path):
 class EventStream:
     """Reads the events of one request into a feed, on its own thread.
 
-    `make_request` returns (method, target, body). `on_news` is called whenever something arrives and at the end. Both run on that thread."""
+    `make_request` returns (method, target, body). `on_news` is called whenever something arrives and at the end. Both run on that thread.
+    `headers` are sent besides."""
 
-    def __init__(self, coordinator, make_request, on_news=None):
+    def __init__(self, coordinator, make_request, on_news=None, headers=None):
         self.feed = Feed()
         self.error = None
         self.ended = threading.Event()
         self._coordinator = coordinator
         self._make_request = make_request
+        self._headers = headers or {}
         self._on_news = on_news or (lambda: None)
         self._closing = threading.Lock()
         self._closed = False
@@ -144,8 +146,9 @@ class EventStream:
                     raise MillraceError("cancelled", "closed here")
                 self._socket = connection.sock
             headers = {"Content-Type": "application/octet-stream"} if body else {}
-            connection.request(method, target, body, headers | self._coordinator.credentials())
+            connection.request(method, target, body, headers | self._headers | self._coordinator.credentials())
             response = connection.getresponse()
+            self._coordinator.note_instance(response)
             if response.status != 200:
                 raise _refusal(response.status, response.read())
             while data := response.read1(_PIECE_BYTES):
@@ -164,10 +167,11 @@ class EventStream:
 class Prefill(EventStream):
     """A prompt that this process posted. close() cancels it while it runs. `model` may be a function that returns the model's name.
     `cache_salt` is any text; only prompts with the same salt share cached pages. `before_post` is called with the model's name, on the stream's
-    thread; if it raises a MillraceError, that is the stream's error and nothing is posted."""
+    thread; if it raises a MillraceError, that is the stream's error and nothing is posted. `trace_headers`: `traceparent`, if the prefill is a part
+    of a trace."""
 
     def __init__(self, coordinator, model, token_ids, *, request_id=None, lease_ms=60000, head_plan=None, min_recall=None,
-                 deadline_ms=None, priority=None, cache_salt=None, on_news=None, before_post=None):
+                 deadline_ms=None, priority=None, cache_salt=None, on_news=None, before_post=None, trace_headers=None):
         self.request_id = request_id or uuid.uuid4().hex
 
         def post():
@@ -178,7 +182,7 @@ class Prefill(EventStream):
                                    handover="streaming", lease_ms=lease_ms)
             return "POST", "/v1/prefill?" + query, token_bytes(token_ids)
 
-        super().__init__(coordinator, post, on_news)
+        super().__init__(coordinator, post, on_news, trace_headers)
 
 
 class Coordinator:
@@ -202,6 +206,10 @@ class Coordinator:
         self.connect_timeout_s = connect_timeout_s
         self.silence_s = silence_s
         self.token_file = token_file
+        self.instance = None  # of the process that answered last: another one may take its address
+
+    def note_instance(self, response):
+        self.instance = response.getheader("X-Millrace-Instance") or self.instance
 
     def credentials(self):
         """The headers that identify the client."""
@@ -229,6 +237,7 @@ class Coordinator:
                 connection.sock.settimeout(_ANSWER_S)
                 connection.request(method, path, body, headers)
                 response = connection.getresponse()
+                self.note_instance(response)
                 text = response.read()
             finally:
                 connection.close()

@@ -14,6 +14,7 @@ class Load:
     block_ids: list[int]  # vLLM's blocks for the tokens below
     first_token: int
     num_tokens: int
+    trace_headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

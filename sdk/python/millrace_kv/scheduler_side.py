@@ -15,6 +15,7 @@ from ._library import MillraceError
 from .coordinator import Coordinator, CoordinatorLost, EventStream, prompt_digest
 from .messages import Load, LoadMetadata
 from .model_shape import ModelShape, balance_tokens
+from .tracing import trace_headers
 from .when_it_pays import WhenItPays
 
 logger = init_logger("vllm.millrace_kv")
@@ -77,6 +78,7 @@ class SchedulerSide:
         self._complaints = _Complaints()
         self._model_lock = threading.Lock()
         self._model = None
+        self._model_of = None  # the instance of the coordinator that had it
         self._shut_until, self._shut_why = 0.0, None  # until when the coordinator gets no prompts, and why
         self._pays = WhenItPays(balance_tokens(vllm_config), options.min_tokens) if options.only_if_sooner else None
         self._timed = {}  # requests without a first token: id -> (request, _Remote or None if vLLM computes it)
@@ -128,7 +130,7 @@ class SchedulerSide:
         first_token = request.num_prompt_tokens - num_external_tokens
         begin = first_token // self._block_tokens
         end = -(-request.num_prompt_tokens // self._block_tokens)
-        load = Load(request.request_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens)
+        load = Load(request.request_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens, trace_headers(request))
         remote.request = request
         remote.cache_salt = request.cache_salt
         if not self._options.reuse:
@@ -222,7 +224,8 @@ class SchedulerSide:
             if why := self._pays.why_own(new_tokens, num_computed_tokens, remote.foreseen_s):
                 raise MillraceError(*why)
         remote.events = self._coordinator.prefill(self._model_name, request.prompt_token_ids, lease_ms=self._options.lease_ms,
-                                                  on_news=self._news.set, before_post=keep_if_sooner if self._pays else None, **how)
+                                                  on_news=self._news.set, before_post=keep_if_sooner if self._pays else None,
+                                                  trace_headers=trace_headers(request), **how)
         remote.millrace_id = remote.events.request_id
         if self._pays:
             self._timed[request.request_id] = request, remote
@@ -278,7 +281,7 @@ class SchedulerSide:
         """The name of the coordinator's model. Raises if that is not vLLM's model. Runs on the threads of prefills."""
         with self._model_lock:
             known = self._model
-            if known is None:
+            if known is None or self._model_of != self._coordinator.instance:
                 models = self._coordinator.models()
                 name = self._options.model or (self._served_name if self._served_name in models or len(models) != 1 else next(iter(models)))
                 if name not in models:
@@ -287,7 +290,7 @@ class SchedulerSide:
                 difference = self._shape.difference_to_offer(models[name])
                 if difference:
                     raise MillraceError("unsupported", f"the coordinator's model {name!r} is another than vLLM's: {difference}")
-                self._model = name
+                self._model, self._model_of = name, self._coordinator.instance
                 return name
             return known
 

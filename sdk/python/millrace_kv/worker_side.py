@@ -13,6 +13,7 @@ from vllm.logger import init_logger
 from ._library import MillraceError, Pending
 from .client import Client, Manifest
 from .coordinator import Coordinator
+from .tracing import record_pull
 from .vllm_parts import pack_blocks
 
 logger = init_logger("vllm.millrace_kv")
@@ -173,6 +174,7 @@ class WorkerSide:
 
     def _run(self, load, state):
         failure = None
+        began_ns = time.time_ns()
         try:
             self._load(load, state)
         except MillraceError as why:
@@ -180,6 +182,7 @@ class WorkerSide:
         except Exception as why:  # a bug or a lack of memory: vLLM has to learn of it too
             failure = "internal", f"{type(why).__name__}: {why}"
             logger.exception("pull of request %s", load.request_id)
+        record_pull(load.trace_headers, began_ns, time.time_ns(), {"millrace.num_tokens": load.num_tokens}, failure and failure[0])
         # vLLM asks for finished loads before it asks for bad blocks, so both are set together.
         with self._lock:
             del self._running[load.request_id]

@@ -88,8 +88,9 @@ TEST_F(ServerAccessTest, OnlyProbesNeedNoToken) {
                              "/v1/prefill/r/events", "/nonsense"}) {
     EXPECT_EQ(status("GET", target), 401) << target;
   }
-  for (const char* target : {"/v1/prefill", "/v1/completions", "/v1/prefill/r/lease:renew",
-                             "/v1/prefill/r/lease:release", "/health"}) {
+  for (const char* target :
+       {"/v1/prefill", "/v1/completions", "/inference/v1/generate", "/v1/prefill/r/lease:renew",
+        "/v1/prefill/r/lease:release", "/health"}) {
     EXPECT_EQ(status("POST", target), 401) << target;
   }
   EXPECT_EQ(status("DELETE", "/v1/prefill/r"), 401);
@@ -99,6 +100,32 @@ TEST_F(ServerAccessTest, ThePortForProbesAsksNobody) {
   start(everybody());
   EXPECT_EQ(http_call(server_->admin_port(), "GET", "/metrics").status, 200);
   EXPECT_EQ(http_call(server_->admin_port(), "GET", "/version").status, 200);
+}
+
+TEST_F(ServerAccessTest, TheOverviewShowsAllNamesRequestsToAdminsAndOnThePortForProbes) {
+  start(everybody());
+  FakeGroup group(server_->group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  ASSERT_EQ(served(group, "of-alice", "alice-posts").status, 200);
+  ASSERT_EQ(served(group, "of-bob", "bob-posts").status, 200);
+  for (const char* target : {"/", "/overview", "/overview/of-bob"}) {
+    EXPECT_EQ(call("GET", target, "bob-posts").status, 403) << target;
+    EXPECT_EQ(call("GET", target, "").status, 401) << target;
+    EXPECT_EQ(call("GET", target, "ops-rules").status, 200) << target;
+    EXPECT_EQ(http_call(server_->admin_port(), "GET", target).status, 200) << target;
+    EXPECT_EQ(http_call(server_->admin_port(), "POST", target).status, 404) << target;
+  }
+  const RawReply overview = http_call(server_->admin_port(), "GET", "/overview");
+  EXPECT_EQ(overview.headers.at("cache-control"), "no-store");
+  const auto ended = overview.json().at("ended");
+  ASSERT_EQ(ended.as_array().size(), 2U);
+  EXPECT_EQ(ended.at(0).at("request_id").as_string(), "of-bob");
+  EXPECT_EQ(ended.at(0).at("owner").as_string(), "bob");
+  EXPECT_EQ(ended.at(1).at("owner").as_string(), "alice");
+  EXPECT_EQ(overview.body.find("lease-1"), std::string::npos);
+  const RawReply page = http_call(server_->admin_port(), "GET", "/");
+  EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_TRUE(page.headers.at("content-security-policy").starts_with("default-src 'none'; "));
 }
 
 TEST_F(ServerAccessTest, ATokenThatIsUnknownOrMalformedIsNoToken) {
@@ -121,6 +148,7 @@ TEST_F(ServerAccessTest, AScopeThatDoesNotReachIsNamed) {
   EXPECT_EQ(posted.headers.count("www-authenticate"), 0u);
   EXPECT_EQ(posted.error_message(), "this token of 'alice' has the scope read; this needs prefill");
   EXPECT_EQ(call("POST", "/v1/completions", "alice-reads", "{}").status, 403);
+  EXPECT_EQ(call("POST", "/inference/v1/generate", "alice-reads", "{}").status, 403);
   EXPECT_EQ(call("DELETE", "/v1/prefill/r", "alice-reads").status, 403);
   EXPECT_EQ(call("GET", "/metrics", "alice-posts").status, 403);
   EXPECT_EQ(call("GET", "/metrics", "ops-rules").status, 200);

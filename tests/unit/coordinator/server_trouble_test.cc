@@ -225,9 +225,10 @@ TEST_F(ServerTrouble, AFullQueueGives429WithRetryAfter) {
   const auto group = join();
   const auto running = begin(prompt("running"));
   EXPECT_EQ(group->receive_request().request_id(), "running");
-  const auto waiting = begin(prompt("waiting", R"(,"stream":true)"));
+  const auto waiting = begin(prompt("waiting", R"(,"stream":true,"cache":"off")"));
   EXPECT_EQ(waiting->read_head().status, 200);
-  const RawReply refused = post(prompt("refused"));
+  // With the cache, they would share one prefill.
+  const RawReply refused = post(prompt("refused", R"(,"cache":"off")"));
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.headers.at("retry-after"), "1");
 }

@@ -29,6 +29,21 @@ TEST_F(KvStoreTest, TellsForeignExpiredReleasedAndUnknownApart) {
   EXPECT_EQ(used(Tier::kHost), 0);
 }
 
+TEST_F(KvStoreTest, CountsPagesThatWaitForAReader) {
+  make_store(100, 100);
+  add("r", 2);
+  const int64_t one_request = store_->stats().unread_pages;
+  EXPECT_EQ(one_request, geometry_.num_layers * geometry_.num_kv_heads * 2);
+  add("s", 2);
+  EXPECT_EQ(store_->stats().unread_pages, 2 * one_request);
+  EXPECT_FALSE(store_->pin_pages("r", "lease-s", 0, 4, consecutive_pages(0, 1)).ok());
+  EXPECT_EQ(store_->stats().unread_pages, 2 * one_request);
+  EXPECT_TRUE(pin("r", 0, 4, 0).ok());
+  EXPECT_EQ(store_->stats().unread_pages, one_request);
+  ASSERT_TRUE(store_->release_lease("s", "lease-s").ok());
+  EXPECT_EQ(store_->stats().unread_pages, 0);
+}
+
 TEST_F(KvStoreTest, RenewalMovesTheEndOfALease) {
   make_store(100, 0);
   add("r", 1);

@@ -60,6 +60,23 @@ TEST_F(ServiceReplyTest, MetricsAreText) {
   EXPECT_THAT(reply("GET", "/metrics").body, HasSubstr("millrace_queued_requests 0"));
 }
 
+TEST_F(ServiceReplyTest, ThePageComesWithAPolicyThatLetsItsOwnScriptRun) {
+  const HttpReply page = reply("GET", "/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
+  EXPECT_THAT(page.body, StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(page.policy, StartsWith("default-src 'none'; script-src 'sha256-"));
+  EXPECT_TRUE(page.for_viewers);
+}
+
+TEST_F(ServiceReplyTest, TheOverviewIsJsonThatNobodyStores) {
+  const HttpReply overview = reply("GET", "/overview");
+  EXPECT_EQ(overview.content_type, "application/json");
+  EXPECT_THAT(overview.body, StartsWith(R"({"version":)"));
+  EXPECT_TRUE(overview.for_viewers);
+  EXPECT_EQ(reply("GET", "/overview/unknown").status, 404);
+}
+
 TEST_F(ServiceReplyTest, AWrongMethodSaysWhatThePathTakes) {
   const HttpReply answer = reply("PUT", "/v1/models");
   EXPECT_EQ(answer.status, 405);

@@ -201,11 +201,13 @@ TEST(CompletionBody, OptionsOfMillraceAreCheckedAsThoseOfAPrefill) {
   EXPECT_EQ(millrace(R"({"lease_ms":5,"lease_ms":6})"),
             "millrace.lease_ms: field 'millrace.lease_ms' given twice");
   for (const char* name : {"handover", "model", "prompt_token_ids", "lease"}) {
-    EXPECT_EQ(millrace(fmt::format(R"({{"{}":1}})", name)),
-              fmt::format("millrace.{0}: unknown field 'millrace.{0}'; 'millrace' may have "
-                          "head_plan, min_recall, deadline_ms, lease_ms, priority, cache, "
-                          "cache_salt, cache_impure, on_disconnect",
-                          name));
+    EXPECT_EQ(
+        millrace(fmt::format(R"({{"{}":1}})", name)),
+        fmt::format(
+            "millrace.{0}: unknown field 'millrace.{0}'; 'millrace' may have "
+            "head_plan, min_recall, deadline_ms, decline_after_ms, lease_ms, priority, cache, "
+            "cache_salt, cache_impure, on_disconnect",
+            name));
   }
   EXPECT_EQ(millrace("[1]"), "millrace: 'millrace' must be an object, not an array");
 }
@@ -276,7 +278,7 @@ TEST(ChatBody, IsThePromptItself) {
   EXPECT_EQ(body.prefill.prompt_name, "messages");
   EXPECT_EQ(body.prefill.request_id, "r1");
   EXPECT_EQ(body.prefill.options.head_plan(), "dense");
-  EXPECT_TRUE(body.options.is_chat);
+  EXPECT_EQ(body.options.shape, AnswerShape::kChat);
   EXPECT_TRUE(body.options.stream);
   EXPECT_EQ(body.options.logprobs, std::nullopt);
   EXPECT_TRUE(
@@ -310,6 +312,86 @@ TEST(ChatBody, WhatIsWrongHasAName) {
             "max_tokens: 'max_tokens' must ");
   EXPECT_EQ(refusal(chat(R"("messages":["0123456789"])", {.max_text_bytes = 10})),
             "messages: 'messages' of 39 bytes of text, limit 10");
+}
+
+TEST(CompletionBody, SaysWhatItsAnswerMayHave) {
+  const CompletionOptions& plain = accepted(parse(R"({"model":"m","prompt":[1]})")).options;
+  EXPECT_EQ(plain.return_token_ids, std::nullopt);
+  EXPECT_EQ(plain.decline_after_ms, std::nullopt);
+  EXPECT_FALSE(plain.return_progress);
+  const auto parsed =
+      with(R"("return_token_ids":false,"return_progress":true,"millrace":{"decline_after_ms":7})");
+  EXPECT_EQ(accepted(parsed).options.return_token_ids, false);
+  EXPECT_TRUE(accepted(parsed).options.return_progress);
+  EXPECT_EQ(accepted(parsed).options.decline_after_ms, 7);
+  EXPECT_EQ(refusal(with(R"("return_token_ids":1)")),
+            "return_token_ids: 'return_token_ids' must be true or false, not a number");
+  EXPECT_EQ(refusal(with(R"("millrace":{"decline_after_ms":0})")),
+            "millrace.decline_after_ms: 'millrace.decline_after_ms' is 0; must be 1 to 86400000");
+  EXPECT_EQ(refusal(with(R"("millrace":{"decline_after_ms":1,"decline_after_ms":2})")),
+            "millrace.decline_after_ms: field 'millrace.decline_after_ms' given twice");
+  EXPECT_EQ(refusal(with(R"("millrace":{"decline_after_ms":"1"})")),
+            "millrace.decline_after_ms: 'millrace.decline_after_ms' must be an integer, not a "
+            "string");
+}
+
+TEST(CompletionBody, ANullLeavesTheFieldToMillrace) {
+  for (const char* more : {R"("priority":null,"millrace":{"priority":3})",
+                           R"("millrace":{"priority":3},"priority":null)"}) {
+    EXPECT_EQ(accepted(with(more)).prefill.options.priority(), 3) << more;
+  }
+  EXPECT_EQ(refusal(with(R"("millrace":{"priority":3},"priority":3)")),
+            "priority: field 'priority' given twice");
+  EXPECT_EQ(refusal(with(R"("request_id":[])")),
+            "request_id: 'request_id' must be a string, not an array");
+}
+
+ParsedCompletionBody generate(const std::string& more) {
+  return parse_generate(R"({"model":"m","token_ids":[1,2])" + more + "}", {});
+}
+
+TEST(GenerateBody, TakesWhatLlmdsCoordinatorSends) {
+  const auto parsed = generate(R"(,"request_id":"r1","stream":false,"sampling_params":{
+      "max_tokens":1,"min_tokens":0,"stop":["a"],"extra_args":{"kv_transfer_params":{
+        "do_remote_decode":true,"remote_block_ids":null,"n":[2]}}})");
+  const CompletionBody& body = accepted(parsed);
+  EXPECT_EQ(body.prefill.prompt_token_ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(body.prefill.request_id, "r1");
+  EXPECT_EQ(body.options.shape, AnswerShape::kGenerate);
+}
+
+TEST(GenerateBody, SamplingIsCheckedAsInACompletion) {
+  const auto parsed = generate(R"(,"sampling_params":{"logprobs":2,"n":1},"priority":-3,
+      "stream":true,"stream_options":{"include_usage":true},"output_mode":"tokens")");
+  EXPECT_EQ(accepted(parsed).options.logprobs, 2);
+  EXPECT_EQ(accepted(parsed).prefill.options.priority(), -3);
+  EXPECT_TRUE(accepted(parsed).options.include_usage);
+  const std::string one_token =
+      ": a prefill has one prompt and answers with the one token after it";
+  EXPECT_EQ(refusal(generate(R"(,"sampling_params":{"max_tokens":16})")),
+            "sampling_params.max_tokens: 'sampling_params.max_tokens' must be 1" + one_token);
+  EXPECT_EQ(refusal(generate(R"(,"sampling_params":{"prompt_logprobs":1})")),
+            "sampling_params.prompt_logprobs: 'sampling_params.prompt_logprobs' must be null" +
+                one_token);
+  EXPECT_EQ(refusal(generate(R"(,"sampling_params":[])")),
+            "sampling_params: 'sampling_params' must be an object, not an array");
+  EXPECT_EQ(refusal(generate(R"(,"features":{"mm_hashes":{}})")),
+            "features: 'features' must be null" + one_token);
+  EXPECT_EQ(refusal(generate(R"(,"output_mode":"text")")),
+            "output_mode: 'output_mode' must be tokens, not a string");
+}
+
+TEST(GenerateBody, ThePromptIsOneListOfTokenIds) {
+  const auto prompt = [](const std::string& text) {
+    return refusal(parse_generate(R"({"model":"m","token_ids":)" + text + "}", {}));
+  };
+  EXPECT_EQ(prompt("[]"), "token_ids: the prompt is empty");
+  EXPECT_EQ(prompt("\"a\""), "token_ids: 'token_ids' must be a list of token ids, not a string");
+  EXPECT_EQ(prompt("[[1]]"),
+            "token_ids: 'token_ids' must be a list of token ids, not a list of lists");
+  EXPECT_EQ(prompt("[\"a\"]"),
+            "token_ids: 'token_ids' must be an array of integers, not an array with a string");
+  EXPECT_EQ(refusal(parse_generate(R"({"model":"m"})", {})), "token_ids: the prompt is empty");
 }
 
 }  // namespace

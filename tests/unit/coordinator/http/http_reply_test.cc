@@ -32,6 +32,18 @@ TEST(HttpReply, SaysThatBodiesAreNotToBeCompressed) {
   EXPECT_EQ(response[http::field::accept_encoding], "identity");
 }
 
+TEST(HttpReply, WhatIsForViewersIsNeitherStoredNorReadByOtherSites) {
+  const auto page = to_response({.policy = "default-src 'none'", .for_viewers = true}, {}, true);
+  EXPECT_EQ(page["Content-Security-Policy"], "default-src 'none'");
+  EXPECT_EQ(page[http::field::cache_control], "no-store");
+  EXPECT_EQ(page["X-Content-Type-Options"], "nosniff");
+  EXPECT_EQ(page["Referrer-Policy"], "no-referrer");
+  EXPECT_EQ(page["Cross-Origin-Resource-Policy"], "same-origin");
+  const auto other = to_response({}, {}, true);
+  EXPECT_EQ(other.count("Content-Security-Policy"), 0u);
+  EXPECT_EQ(other.count(http::field::cache_control), 0u);
+}
+
 TEST(HttpReply, ToHeadHasALengthAndNoBody) {
   const auto response = to_response({.body = "12345"}, {.is_head = true}, /*keep_alive=*/false);
   EXPECT_EQ(response[http::field::content_length], "5");

@@ -99,11 +99,12 @@ TEST(PrefillBody, NamesTheFieldThatIsUnknownRepeatedMissingOrOfTheWrongType) {
 }
 
 TEST(PrefillBody, AnUnknownFieldIsAnsweredWithTheKnownOnes) {
-  EXPECT_EQ(refusal(parse(R"({"color":"red"})")),
-            "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
-            "add_special_tokens, head_plan, "
-            "min_recall, recall_by_head, deadline_ms, lease_ms, priority, stream, handover, cache, "
-            "cache_salt, cache_impure, kv_budget, kv_budget_tokens, on_disconnect");
+  EXPECT_EQ(
+      refusal(parse(R"({"color":"red"})")),
+      "color: unknown field 'color'; known: model, request_id, prompt_token_ids, text, "
+      "add_special_tokens, head_plan, "
+      "min_recall, recall_by_head, deadline_ms, lease_ms, priority, stream, handover, cache, "
+      "cache_salt, cache_impure, kv_budget, kv_budget_tokens, on_disconnect, return_progress");
 }
 
 TEST(PrefillBody, TheOptionsOfBothFormsAreTheSame) {
@@ -132,13 +133,12 @@ TEST(PrefillBody, SaysWhatBecomesOfThePrefillOfAClientThatLeaves) {
   EXPECT_EQ(accepted(json(R"(,"on_disconnect":"cancel","cache":"off")")).on_disconnect,
             OnDisconnect::kCancel);
   EXPECT_EQ(accepted(json(R"(,"on_disconnect":"finish")")).on_disconnect, OnDisconnect::kFinish);
+  EXPECT_EQ(accepted(json(R"(,"on_disconnect":"suspend")")).on_disconnect, OnDisconnect::kSuspend);
   const auto binary =
       parse_prefill_binary("\1\0\0\0"sv, "model=m&on_disconnect=finish&cache=read", {});
   EXPECT_EQ(accepted(binary).on_disconnect, OnDisconnect::kFinish);
   EXPECT_EQ(refusal(json(R"(,"on_disconnect":"wait")")),
-            "on_disconnect: 'on_disconnect' is 'wait'; must be cancel or finish");
-  EXPECT_TRUE(refusal(json(R"(,"on_disconnect":"finish","cache":"write")"))
-                  .starts_with("on_disconnect: 'on_disconnect' finish requires 'cache' read"));
+            "on_disconnect: 'on_disconnect' is 'wait'; must be cancel, finish or suspend");
 }
 
 TEST(PrefillBody, PromptsShareCachedPagesUnlessTheySayOtherwise) {

@@ -34,6 +34,7 @@ TEST_F(RequestGateTest, OnlyAPromptMayHaveALargeBody) {
   RequestGate tested = gate();
   EXPECT_FALSE(tested.check(prefill_, "", 100 * kKiB));
   EXPECT_FALSE(tested.check(completion_, "", 100 * kKiB));
+  EXPECT_FALSE(tested.check(find_route("POST", "/inference/v1/generate"), "", 100 * kKiB));
   EXPECT_EQ(tested.check(prefill_, "", 100 * kKiB + 1)->refusal.error.message,
             "body of 102401 bytes, limit 102400");
   EXPECT_FALSE(tested.check(release_, "", 4 * kKiB));
@@ -76,15 +77,18 @@ TEST_F(RequestGateTest, AConnectionBeyondTheBoundIsForProbes) {
   for (const char* path : {"/health", "/ready", "/metrics"}) {
     EXPECT_FALSE(tested.check(find_route("GET", path), "", 0)) << path;
   }
-  for (const char* path : {"/version", "/v1/models", "/nothing"}) {
+  for (const char* path : {"/version", "/", "/overview", "/v1/models", "/nothing"}) {
     EXPECT_EQ(tested.check(find_route("GET", path), "", 0)->refusal.error.message, "full") << path;
   }
   EXPECT_TRUE(tested.check(prefill_, "", 10));
 }
 
-TEST_F(RequestGateTest, TheAdminPortTellsTheVersionToo) {
+TEST_F(RequestGateTest, TheAdminPortTellsTheVersionAndShowsTheOverviewToo) {
+  tokens_ = TokenTable(std::vector<Token>{});
   RequestGate tested = gate(Error(Errc::kNotFound, "not here"), ConnectionTable::Kind::kAdmin);
-  EXPECT_FALSE(tested.check(find_route("GET", "/version"), "", 0));
+  for (const char* path : {"/version", "/", "/overview", "/overview/r1"}) {
+    EXPECT_FALSE(tested.check(find_route("GET", path), "", 0)) << path;
+  }
   EXPECT_EQ(tested.check(find_route("GET", "/v1/models"), "", 0)->refusal.error.message,
             "not here");
 }
@@ -109,6 +113,19 @@ TEST_F(RequestGateTest, EachRequestIsItsOwnCallers) {
   EXPECT_EQ(tested.check(prefill_, "Bearer beta", 0)->http_status(), 403);
   EXPECT_EQ(tested.check(prefill_, "", 0)->http_status(), 401);
   EXPECT_FALSE(tested.check(find_route("GET", "/health"), "", 0));
+}
+
+// It shows the requests of all names.
+TEST_F(RequestGateTest, TheOverviewIsForAdmins) {
+  tokens_ = TokenTable(*parse_token_file(
+      "a 8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8 prefill\n"
+      "b f44e64e75f3948e9f73f8dfa94721c4ce8cbb4f265c4790c702b2d41cfbf2753 admin\n"));
+  RequestGate tested = gate();
+  for (const char* path : {"/", "/overview", "/overview/r1"}) {
+    EXPECT_EQ(tested.check(find_route("GET", path), "", 0)->http_status(), 401) << path;
+    EXPECT_EQ(tested.check(find_route("GET", path), "Bearer alpha", 0)->http_status(), 403) << path;
+    EXPECT_FALSE(tested.check(find_route("GET", path), "Bearer beta", 0)) << path;
+  }
 }
 
 TEST_F(RequestGateTest, AStrangersBodyTakesNoRoom) {

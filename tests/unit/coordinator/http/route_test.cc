@@ -11,6 +11,7 @@ TEST(Route, FindsEveryEndpoint) {
   EXPECT_EQ(find_route("POST", "/v1/prefill:forecast").endpoint, Endpoint::kForecast);
   EXPECT_EQ(find_route("POST", "/v1/completions").endpoint, Endpoint::kCompletion);
   EXPECT_EQ(find_route("POST", "/v1/chat/completions").endpoint, Endpoint::kChat);
+  EXPECT_EQ(find_route("POST", "/inference/v1/generate").endpoint, Endpoint::kGenerate);
   EXPECT_EQ(find_route("GET", "/v1/prefill/r1").endpoint, Endpoint::kStatus);
   EXPECT_EQ(find_route("DELETE", "/v1/prefill/r1").endpoint, Endpoint::kCancel);
   EXPECT_EQ(find_route("GET", "/v1/prefill/r1/events").endpoint, Endpoint::kEvents);
@@ -22,6 +23,9 @@ TEST(Route, FindsEveryEndpoint) {
   EXPECT_EQ(find_route("GET", "/ready").endpoint, Endpoint::kReady);
   EXPECT_EQ(find_route("GET", "/metrics").endpoint, Endpoint::kMetrics);
   EXPECT_EQ(find_route("GET", "/version").endpoint, Endpoint::kVersion);
+  EXPECT_EQ(find_route("GET", "/").endpoint, Endpoint::kPage);
+  EXPECT_EQ(find_route("GET", "/overview").endpoint, Endpoint::kOverview);
+  EXPECT_EQ(find_route("GET", "/overview/r1").endpoint, Endpoint::kLayers);
 }
 
 TEST(Route, TakesIdAndQueryApart) {
@@ -54,7 +58,7 @@ TEST(Route, TellsAWrongMethodFromAnUnknownPath) {
   EXPECT_EQ(find_route("POST", "/health").endpoint, Endpoint::kWrongMethod);
   EXPECT_EQ(find_route("GET", "/v1/prefill/").endpoint, Endpoint::kNone);
   EXPECT_EQ(find_route("GET", "/v1/prefill/a/b").endpoint, Endpoint::kNone);
-  EXPECT_EQ(find_route("GET", "/").endpoint, Endpoint::kNone);
+  EXPECT_EQ(find_route("GET", "/overview/").endpoint, Endpoint::kNone);
   EXPECT_EQ(find_route("GET", "").endpoint, Endpoint::kNone);
 }
 

@@ -39,6 +39,8 @@ std::string everything() {
   metrics.refused(Error(Errc::kExhausted, "x"));
   metrics.admitted(request);
   metrics.given_back(Errc::kExhausted);
+  metrics.declined(Errc::kExhausted);
+  metrics.oldest_queued(1.5);
   metrics.ended(request);
   metrics.ended(failed_request());
   metrics.group_lost();

@@ -45,5 +45,14 @@ TEST(RequestLog, AFailureSaysWhy) {
             "request r1: 8192 tokens, invalid_argument: queue 3.20 s: not an 'x'");
 }
 
+TEST(RequestLog, ALineNamesTheTraceInFrontOfTheReason) {
+  Request request = ended_after(milliseconds(10), std::nullopt);
+  request.trace_id = "4bf92f3577b34da6a3ce929d0e0e4736";
+  const std::string line = "queue 0.01 s, trace 4bf92f3577b34da6a3ce929d0e0e4736";
+  EXPECT_TRUE(end_line(request).ends_with(line)) << end_line(request);
+  request.failure = Error(Errc::kCancelled, "gone");
+  EXPECT_TRUE(end_line(request).ends_with(line + ": gone")) << end_line(request);
+}
+
 }  // namespace
 }  // namespace millrace::coordinator

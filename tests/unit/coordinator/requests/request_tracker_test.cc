@@ -57,6 +57,32 @@ TEST_F(RequestTrackerTest, ARequestGoesFromTheQueueToAGroupToALease) {
   EXPECT_THAT(changes_, ElementsAre("a", "a"));
 }
 
+TEST_F(RequestTrackerTest, KnowsWhichEndedLastAsLongAsTheirRecordsAreKept) {
+  const auto ids = [this] {
+    std::vector<std::string> out;
+    for (const auto& request : requests_.latest_ended()) out.push_back(request->id);
+    return out;
+  };
+  requests_.fail(admitted("a"), Error(Errc::kCancelled, ""));
+  const auto done = admitted("b");
+  requests_.assign(done);
+  requests_.begin(*done);
+  requests_.finish(*done, {}, seconds(500));
+  EXPECT_THAT(ids(), ElementsAre("b", "a"));
+  const auto again = admitted("a");
+  EXPECT_THAT(ids(), ElementsAre("b"));
+  requests_.fail(again, Error(Errc::kCancelled, ""));
+  EXPECT_THAT(ids(), ElementsAre("a", "b"));
+  clock_.advance(seconds(101));
+  requests_.table().forget(clock_.now());
+  EXPECT_THAT(ids(), ElementsAre("b"));
+  for (size_t i = 0; i < RequestTracker::kMostLatestEnded; ++i) {
+    requests_.fail(admitted("c" + std::to_string(i)), Error(Errc::kCancelled, ""));
+  }
+  EXPECT_EQ(ids().size(), RequestTracker::kMostLatestEnded);
+  EXPECT_EQ(ids().back(), "c0");
+}
+
 TEST_F(RequestTrackerTest, BeginningTwiceKeepsTheFirstTime) {
   const auto request = admitted("a");
   requests_.assign(request);

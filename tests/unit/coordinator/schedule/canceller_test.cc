@@ -43,8 +43,8 @@ TEST_F(CancellerTest, ADeadlineEndsWhatWaitsOrRunsAndNothingElse) {
   const auto done = leased("done", group, std::chrono::hours(9));
   const auto runs = running("runs", group);
   const auto waits = queued("waits");
-  const auto cancel = [this](const auto& request, Error why) {
-    canceller_.cancel(request, std::move(why));
+  const auto cancel = [this](const auto& request, const Error& why) {
+    canceller_.cancel(request, why);
   };
   clock_.advance(std::chrono::minutes(10) - milliseconds(1));
   canceller_.expire_deadlines(cancel);

@@ -33,6 +33,41 @@ TEST_F(SchedulerService, CountsOutcomesByReason) {
   }
 }
 
+TEST_F(SchedulerService, TellsHowLongTheOldestHasWaited) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("runs"));
+  scheduler_->tick();
+  EXPECT_THAT(registry_.text(), HasSubstr("millrace_oldest_queued_seconds 0\n"));
+  ASSERT_FALSE(submit("a"));
+  clock_.advance(std::chrono::seconds(2));
+  ASSERT_FALSE(submit("b"));
+  clock_.advance(std::chrono::seconds(1));
+  scheduler_->tick();
+  EXPECT_THAT(registry_.text(), HasSubstr("millrace_oldest_queued_seconds 3\n"));
+}
+
+TEST_F(SchedulerService, HistogramsOfTimesReachAnHour) {
+  RecordingLink link;
+  join(link);
+  ASSERT_FALSE(submit("a"));
+  done("a");
+  const std::string text = registry_.text();
+  for (const char* name : {"millrace_queue_seconds", "millrace_prefill_seconds"}) {
+    std::istringstream lines(text);
+    double last = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const size_t bound = line.find("le=\"");
+      if (!line.starts_with(std::string(name) + "_bucket{") ||
+          line.find("+Inf") != std::string::npos) {
+        continue;
+      }
+      last = std::max(last, std::stod(line.substr(bound + 4)));
+    }
+    EXPECT_GE(last, 3600) << name;
+  }
+}
+
 // A rate over a series that begins at 1 would miss the first event.
 TEST_F(SchedulerService, CountsFromZeroWhatHasNotHappenedYet) {
   const std::string text = registry_.text();
@@ -41,6 +76,7 @@ TEST_F(SchedulerService, CountsFromZeroWhatHasNotHappenedYet) {
         "millrace_prefill_requests_total{outcome=\"failed\",reason=\"peer_lost\"} 0",
         "millrace_prefill_requests_total{outcome=\"refused\",reason=\"denied\"} 0",
         "millrace_prefill_given_back_total{reason=\"exhausted\"} 0",
+        "millrace_prefill_declined_total{reason=\"exhausted\"} 0",
         "millrace_leases_ended_total{reason=\"released\"} 0",
         "millrace_leases_ended_total{reason=\"expired\"} 0",
         "millrace_leases_ended_total{reason=\"lost\"} 0"}) {

@@ -372,6 +372,26 @@ TEST_F(SharedPrefillsTest, AnOwnerMayHaveOnlySoManyUnattended) {
   EXPECT_EQ(metric("millrace_unattended_requests"), "1");
 }
 
+TEST_F(SharedPrefillsTest, AResultThatIsHeldWhenItIsDoneCountsToo) {
+  SchedulerSettings settings;
+  settings.max_unattended = 1;
+  make(settings);
+  join(link_);
+  ASSERT_FALSE(ask("a", finish()));
+  leave("a");
+  done("a", "g0", 60'000);
+  ASSERT_FALSE(ask("b", {.prompt = "B"}));
+  Ask same = finish();
+  same.prompt = "B";
+  ASSERT_FALSE(ask("returns", same));
+  leave("returns");
+  done("b", "g0", 60'000);
+  pass(milliseconds(50), {"g0"});
+  EXPECT_EQ(metric("millrace_held_leases"), "1");
+  EXPECT_EQ(std::ranges::count(link_.log, "release lease-a"), 1);
+  EXPECT_EQ(lease("b"), LeaseState::kActive);
+}
+
 TEST_F(SharedPrefillsTest, HeldResultsMakeRoomForPrompts) {
   join(link_);
   ASSERT_FALSE(ask("a", finish()));
@@ -629,21 +649,6 @@ TEST_F(SharedPrefillsTest, ASuspendedPromptGivesWayToOneThatNeedsItsRoom) {
   failed("a", Errc::kCancelled, "cancelled");
   done("b");
   EXPECT_EQ(state("b"), RequestState::kDone);
-}
-
-TEST_F(SharedPrefillsTest, ASuspendedPromptGivesWayWhereItsGroupSaysThatItHasNoRoom) {
-  make_suspending();
-  ASSERT_FALSE(ask("a", suspend()));
-  started("a");
-  leave("a");
-  protocol::Envelope envelope;
-  envelope.mutable_heartbeat()->set_sequence(1);
-  envelope.mutable_heartbeat()->mutable_room()->set_free_prompt_tokens(9);
-  receive(envelope);
-  ASSERT_FALSE(ask("b", {.prompt = "B"}));
-  EXPECT_THAT(link_.log, ElementsAre("prefill a", "suspend a"));
-  scheduler_->tick();
-  EXPECT_EQ(link_.log.back(), "cancel a");
 }
 
 TEST_F(SharedPrefillsTest, WhatCannotBeSuspendedEnds) {
@@ -934,7 +939,7 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   const int prefills = std::stoi(metric("millrace_prefill_seconds_count{outcome=\"done\"}"));
   EXPECT_GT(done_requests, 50);
   EXPECT_GT(done_requests, prefills);
-  EXPECT_GT(std::stoi(metric("millrace_prefill_resumed_total")), 10);
+  EXPECT_GT(std::stoi(metric("millrace_prefill_resumed_total")), 3);
   scheduler_->drain();
   for (int i = 0; i < 12; ++i) (void)scheduler_->cancel(fmt::format("r{}", i), "DELETE");
   for (int i = 0; i < 100; ++i) {
