@@ -76,7 +76,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
     sequence = next_sequence_++;
     MR_ASSIGN_OR_RETURN(columns, take_prefix(request_id, prefix, sequence));
     if (!room_.make(num_pages, sequence + 1, StoreRoom::For::kRequest, gone)) {
-      for (const auto& column : columns) let_go(*column);
+      for (const auto& column : columns) release(*column);
       return room_.none_for(request_id, num_pages);
     }
   }
@@ -84,7 +84,7 @@ Result<void> TieredKvStore::begin_request(const std::string& request_id, int64_t
   auto begun = begin_after(request_id, num_tokens, pages, sequence, columns);
   if (begun.ok()) return begun;
   std::lock_guard lock(mutex_);
-  for (const auto& column : columns) let_go(*column);
+  for (const auto& column : columns) release(*column);
   return begun;
 }
 
@@ -109,7 +109,7 @@ Result<TieredKvStore::Columns> TieredKvStore::take_prefix(const std::string& req
   for (const CachedPage& cached : prefix) {
     PageColumn* const column = cache_.find(cached.key);
     if (column == nullptr || column->page() != cached.page) {
-      for (const auto& taken : columns) let_go(*taken);
+      for (const auto& taken : columns) release(*taken);
       return error(Errc::kUnavailable, "request '{}': page {} is not remembered any more",
                    request_id, cached.page);
     }
@@ -119,8 +119,8 @@ Result<TieredKvStore::Columns> TieredKvStore::take_prefix(const std::string& req
   return columns;
 }
 
-void TieredKvStore::let_go(PageColumn& column) {
-  if (cache_.let_go(column)) residency_.free(column);
+void TieredKvStore::release(PageColumn& column) {
+  if (cache_.release(column)) residency_.free(column);
 }
 
 // The records of a long prompt take gigabytes.
@@ -477,7 +477,7 @@ std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, 
   if (table == nullptr) return nullptr;
   read_path_.forget(*table);
   residency_.unreserve(table->num_unwritten);
-  for (const auto& column : table->columns()) let_go(*column);
+  for (const auto& column : table->columns()) release(*column);
   return table;
 }
 

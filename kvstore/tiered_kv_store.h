@@ -142,7 +142,7 @@ class TieredKvStore final : public KvStore {
   // Forgets an idle column with this key if more of it is on disk than of `again`, the column that
   // a prompt computed again. The caller lets it go without the lock.
   void forget_slower(const PageContentKey& key, PageColumn& again, Columns& gone);
-  void let_go(PageColumn& column);
+  void release(PageColumn& column);
 
   int64_t rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
   Result<void> begin_after(const std::string& request_id, int64_t num_tokens,

@@ -258,7 +258,7 @@ class FullCache {
     }
     for (const auto& column : columns) {
       cache_.raise_cost(*column, 1 + static_cast<double>(sequence_ * 7 % 5));
-      cache_.let_go(*column);
+      cache_.release(*column);
     }
   }
   static KvGeometry one_row() {

@@ -38,7 +38,7 @@ bool ConnectionQuota::make_room(std::string_view capability) {
   if (best == nullptr) return false;
   best->gives_way = true;
   uncount(*best);
-  if (best->told) best->told();
+  if (best->on_evicted) best->on_evicted();
   return true;
 }
 
@@ -66,10 +66,10 @@ bool ConnectionQuota::gives_way(Entries::iterator entry) const {
   return entry->gives_way;
 }
 
-void ConnectionQuota::tell(Entries::iterator entry, std::function<void()> told) {
+void ConnectionQuota::set_on_evicted(Entries::iterator entry, std::function<void()> on_evicted) {
   const std::lock_guard lock(mutex_);
-  entry->told = std::move(told);
-  if (entry->gives_way && entry->told) entry->told();
+  entry->on_evicted = std::move(on_evicted);
+  if (entry->gives_way && entry->on_evicted) entry->on_evicted();
 }
 
 void ConnectionQuota::give_back(Entries::iterator entry) noexcept {

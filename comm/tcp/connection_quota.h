@@ -27,7 +27,7 @@ class ConnectionQuota {
     TimePoint idle_since;
     bool busy = false;
     bool gives_way = false;  // no longer counted
-    std::function<void()> told;
+    std::function<void()> on_evicted;
   };
   using Entries = std::list<Entry>;  // those that came first in front
 
@@ -54,8 +54,8 @@ class ConnectionQuota {
     }
     bool gives_way() const { return quota_ != nullptr && quota_->gives_way(entry_); }
     // Called by any thread, under a lock, when the connection has to give way.
-    void tell(std::function<void()> told) {
-      if (quota_ != nullptr) quota_->tell(entry_, std::move(told));
+    void set_on_evicted(std::function<void()> on_evicted) {
+      if (quota_ != nullptr) quota_->set_on_evicted(entry_, std::move(on_evicted));
     }
 
    private:
@@ -81,7 +81,7 @@ class ConnectionQuota {
   bool begin(Entries::iterator entry);
   void end(Entries::iterator entry);
   bool gives_way(Entries::iterator entry) const;
-  void tell(Entries::iterator entry, std::function<void()> told);
+  void set_on_evicted(Entries::iterator entry, std::function<void()> on_evicted);
   void give_back(Entries::iterator entry) noexcept;
   // With the mutex held. False if no connection of the capability is idle; "" : of any.
   bool make_room(std::string_view capability);

@@ -43,11 +43,10 @@ Result<FileDescriptor> TcpGate::listen_at(const SocketAddress& address) {
   return socket;
 }
 
-Result<std::unique_ptr<TcpGate>> TcpGate::create(Surroundings surroundings,
-                                                 FileDescriptor listener) {
+Result<std::unique_ptr<TcpGate>> TcpGate::create(Context context, FileDescriptor listener) {
   MR_ASSIGN_OR_RETURN(auto epoll, Epoll::create());
   std::unique_ptr<TcpGate> gate(
-      new TcpGate(std::move(surroundings), std::move(listener), std::move(epoll)));
+      new TcpGate(std::move(context), std::move(listener), std::move(epoll)));
   gate->next_id_ = kFirstStrangerId;
   MR_RETURN_IF_ERROR(gate->epoll_.add(gate->listener_.get(), kListenerId, EPOLLIN));
   return gate;
@@ -121,21 +120,21 @@ void TcpGate::accept_some() {
 
 void TcpGate::say_unaccepted(const std::string& why) {
   if (const auto times = unaccepted_line_.due()) {
-    log::warn("KV server {}: a client cannot be accepted: {}{}", around_.name, why,
+    log::warn("KV server {}: a client cannot be accepted: {}{}", context_.name, why,
               PacedLine::others(*times));
   }
 }
 
 void TcpGate::add(FileDescriptor socket, const Origin& origin) {
   const auto known = of_origin_.find(origin);
-  if (known != of_origin_.end() && known->second >= around_.limits.max_strangers_of_address) {
+  if (known != of_origin_.end() && known->second >= context_.limits.max_strangers_of_address) {
     make_room(&origin);
   }
-  if (std::ssize(strangers_) >= around_.limits.max_strangers) make_room(nullptr);
+  if (std::ssize(strangers_) >= context_.limits.max_strangers) make_room(nullptr);
   TcpStream stream(std::move(socket));
-  stream.tune(around_.limits.silence_s);
-  if (around_.tls) {
-    const auto context = around_.tls->context();
+  stream.tune(context_.limits.silence_s);
+  if (context_.tls) {
+    const auto context = context_.tls->context();
     if (!context.ok() || !stream.accept_tls(*context).ok()) return;
   }
   const bool secured = !stream.encrypted();
@@ -144,7 +143,7 @@ void TcpGate::add(FileDescriptor socket, const Origin& origin) {
       strangers_
           .emplace(id, Stranger{.stream = std::move(stream),
                                 .origin = origin,
-                                .until = Clock::steady().now() + around_.limits.hello,
+                                .until = Clock::steady().now() + context_.limits.hello,
                                 .secured = secured})
           .first;
   ++of_origin_[origin];
@@ -184,9 +183,9 @@ void TcpGate::serve(uint64_t id) noexcept {
   if (--of_origin_[found->second.origin] == 0) of_origin_.erase(found->second.origin);
   strangers_.erase(found);
   try {
-    around_.take(std::move(stream), std::move(admitted));
+    context_.take(std::move(stream), std::move(admitted));
   } catch (const std::exception&) {
-    ++around_.counts.failures;
+    ++context_.counts.failures;
   }
 }
 
@@ -221,12 +220,12 @@ TcpGate::Verdict TcpGate::step(uint64_t id, Stranger& stranger) {
 TcpGate::Verdict TcpGate::judge(Stranger& stranger) {
   const auto capability = read_client_hello(stranger.hello);
   if (!capability) return Verdict::kGoes;
-  if (around_.admits && !around_.admits(*capability)) {
+  if (context_.admits && !context_.admits(*capability)) {
     stranger.why = "it showed no lease that is known";
     (void)answer(stranger, errc_to_wire(Errc::kNotFound));
     return Verdict::kGoes;
   }
-  auto admitted = around_.quota.take(*capability);
+  auto admitted = context_.quota.take(*capability);
   if (!admitted.ok()) {
     stranger.why = "there are as many clients, in all or of its lease, as there may be";
     (void)answer(stranger, errc_to_wire(Errc::kExhausted));
@@ -254,9 +253,9 @@ bool TcpGate::answer(Stranger& stranger, int32_t errc) const {
 }
 
 void TcpGate::drop(Strangers::iterator stranger) {
-  ++around_.counts.refused;
+  ++context_.counts.refused;
   if (const auto times = refused_line_.due()) {
-    log::info("KV server {}: {} connections not let in; the last one: {}", around_.name, *times,
+    log::info("KV server {}: {} connections not let in; the last one: {}", context_.name, *times,
               stranger->second.why);
   }
   // Unread data from the client would make the system discard an answer that is on its way.

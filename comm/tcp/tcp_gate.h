@@ -31,7 +31,7 @@ namespace millrace::comm {
 class TcpGate {
  public:
   // All references outlive the gate.
-  struct Surroundings {
+  struct Context {
     const TransportServer::Admits& admits;  // empty: admits everybody
     const TcpLimits& limits;
     TcpServerCounts& counts;
@@ -43,8 +43,7 @@ class TcpGate {
   };
 
   static Result<FileDescriptor> listen_at(const SocketAddress& address);
-  static Result<std::unique_ptr<TcpGate>> create(Surroundings surroundings,
-                                                 FileDescriptor listener);
+  static Result<std::unique_ptr<TcpGate>> create(Context context, FileDescriptor listener);
   TcpGate(const TcpGate&) = delete;
   TcpGate& operator=(const TcpGate&) = delete;
   ~TcpGate();
@@ -68,10 +67,8 @@ class TcpGate {
   };
   using Strangers = std::map<uint64_t, Stranger>;  // in the order of arrival
 
-  TcpGate(Surroundings surroundings, FileDescriptor listener, Epoll epoll)
-      : around_(std::move(surroundings)),
-        listener_(std::move(listener)),
-        epoll_(std::move(epoll)) {}
+  TcpGate(Context context, FileDescriptor listener, Epoll epoll)
+      : context_(std::move(context)), listener_(std::move(listener)), epoll_(std::move(epoll)) {}
   static Origin origin_of(const sockaddr_storage& address);
 
   void run();
@@ -91,7 +88,7 @@ class TcpGate {
   void drop(Strangers::iterator stranger);
   void drop_late();
 
-  const Surroundings around_;
+  const Context context_;
   const FileDescriptor listener_;
   const Epoll epoll_;
   Strangers strangers_;

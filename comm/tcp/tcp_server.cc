@@ -34,13 +34,13 @@ Result<void> TcpServer::start(const std::string& host, int port, const TcpOption
   replies_.set_name(address_);
   for (int i = 0; i < options.server_threads; ++i) {
     MR_ASSIGN_OR_RETURN(auto lane,
-                        TcpServerLane::create(TcpServerLane::Surroundings{.handler = handler_,
-                                                                          .limits = limits_,
-                                                                          .counts = counts_,
-                                                                          .readers = readers_,
-                                                                          .replies = replies_,
-                                                                          .name = address_,
-                                                                          .line = client_line_}));
+                        TcpServerLane::create(TcpServerLane::Context{.handler = handler_,
+                                                                     .limits = limits_,
+                                                                     .counts = counts_,
+                                                                     .readers = readers_,
+                                                                     .replies = replies_,
+                                                                     .name = address_,
+                                                                     .line = client_line_}));
     lanes_.push_back(std::move(lane));
   }
   MR_ASSIGN_OR_RETURN(

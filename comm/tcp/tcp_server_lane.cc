@@ -21,17 +21,16 @@ constexpr int kWritesAtOnce = 16;
 
 }  // namespace
 
-Result<std::unique_ptr<TcpServerLane>> TcpServerLane::create(Surroundings surroundings) {
+Result<std::unique_ptr<TcpServerLane>> TcpServerLane::create(Context context) {
   MR_ASSIGN_OR_RETURN(auto epoll, Epoll::create());
-  return std::unique_ptr<TcpServerLane>(
-      new TcpServerLane(std::move(surroundings), std::move(epoll)));
+  return std::unique_ptr<TcpServerLane>(new TcpServerLane(std::move(context), std::move(epoll)));
 }
 
 TcpServerLane::~TcpServerLane() {
   stopping_.store(true);
   epoll_.wake();
   if (thread_.joinable()) thread_.join();
-  for (auto& [id, client] : clients_) let_go_of_reply(*client);
+  for (auto& [id, client] : clients_) release_reply(*client);
 }
 
 void TcpServerLane::start() {
@@ -79,7 +78,7 @@ void TcpServerLane::take_arrivals() {
   for (auto& client : arrivals) {
     const uint64_t id = next_id_++;
     enter(*client, Phase::kRequest);
-    client->admitted.tell([this] {
+    client->admitted.set_on_evicted([this] {
       some_give_way_.store(true);
       epoll_.wake();
     });
@@ -103,7 +102,7 @@ void TcpServerLane::take_answers() {
     const auto found = clients_.find(answer.client);
     if (found == clients_.end()) continue;  // it has gone
     start_reply(*found->second, std::move(answer.reply));
-    if (!go_on(answer.client, *found->second)) drop(answer.client, nullptr);
+    if (!advance(answer.client, *found->second)) drop(answer.client, nullptr);
   }
 }
 
@@ -113,10 +112,10 @@ void TcpServerLane::serve(uint64_t id, uint32_t events) {
   // A client that has closed does not read its reply either.
   const bool gone = (events & (EPOLLERR | EPOLLHUP)) != 0 ||
                     ((events & EPOLLRDHUP) != 0 && found->second->phase != Phase::kRequest);
-  if (gone || !go_on(id, *found->second)) drop(id, nullptr);
+  if (gone || !advance(id, *found->second)) drop(id, nullptr);
 }
 
-bool TcpServerLane::go_on(uint64_t id, Client& client) noexcept {
+bool TcpServerLane::advance(uint64_t id, Client& client) noexcept {
   try {
     if (client.phase == Phase::kReply && !send_reply(id, client)) return false;
     return client.phase != Phase::kRequest || read_request(id, client);
@@ -136,7 +135,7 @@ bool TcpServerLane::read_request(uint64_t id, Client& client) {
     auto request = client.reader.took(io.bytes);
     if (!request.ok()) {
       say_end(request.error().message);
-      ++around_.counts.failures;
+      ++context_.counts.failures;
       return false;
     }
     if (!*request) continue;
@@ -155,11 +154,11 @@ bool TcpServerLane::begin(uint64_t id, Client& client) {
     enter(client, Phase::kQueued);
     return wait_for(id, client, 0);
   }
-  ++around_.counts.requests;
-  around_.counts.bytes_received += static_cast<int64_t>(client.request.header.size());
+  ++context_.counts.requests;
+  context_.counts.bytes_received += static_cast<int64_t>(client.request.header.size());
   ReplyMaker::Reply reply =
-      around_.replies.call([&] { return around_.handler(client.request.header); },
-                           client.request.frame.destination_bytes);
+      context_.replies.call([&] { return context_.handler(client.request.header); },
+                            client.request.frame.destination_bytes);
   if (reply.content.later) {
     enter(client, Phase::kLater);
     answer_later(id, client, std::move(reply.content.later));
@@ -171,8 +170,8 @@ bool TcpServerLane::begin(uint64_t id, Client& client) {
 
 void TcpServerLane::answer_later(uint64_t id, const Client& client, ReplyMaker::Make make) {
   const int64_t destination_bytes = client.request.frame.destination_bytes;
-  around_.readers.post([this, id, destination_bytes, make = std::move(make)] {
-    ReplyMaker::Reply reply = around_.replies.call(make, destination_bytes);
+  context_.readers.post([this, id, destination_bytes, make = std::move(make)] {
+    ReplyMaker::Reply reply = context_.replies.call(make, destination_bytes);
     {
       const std::lock_guard lock(mutex_);
       answers_.push_back({.client = id, .reply = std::move(reply)});
@@ -194,8 +193,8 @@ void TcpServerLane::start_reply(Client& client, ReplyMaker::Reply reply) {
   client.left.add(std::as_bytes(std::span(std::as_const(client.reply.header))));
   for (const auto piece : client.reply.payload.pieces) client.left.add(piece);
   const auto bytes = static_cast<int64_t>(client.left.bytes_left());
-  around_.counts.reply_bytes += bytes - std::exchange(client.counted_bytes, bytes);
-  around_.counts.bytes_sent += bytes - static_cast<int64_t>(kReplyFrameBytes);
+  context_.counts.reply_bytes += bytes - std::exchange(client.counted_bytes, bytes);
+  context_.counts.bytes_sent += bytes - static_cast<int64_t>(kReplyFrameBytes);
   enter(client, Phase::kReply);
 }
 
@@ -209,7 +208,7 @@ bool TcpServerLane::send_reply(uint64_t id, Client& client) {
     client.left.advance(io.bytes);
     client.progress_at = Clock::steady().now();
   }
-  let_go_of_reply(client);
+  release_reply(client);
   client.admitted.end();
   enter(client, Phase::kRequest);
   return wait_for(id, client, EPOLLIN);
@@ -228,15 +227,15 @@ void TcpServerLane::enter(Client& client, Phase phase) {
   client.phase_since = client.progress_at = Clock::steady().now();
 }
 
-void TcpServerLane::let_go_of_reply(Client& client) {
-  around_.counts.reply_bytes -= std::exchange(client.counted_bytes, 0);
+void TcpServerLane::release_reply(Client& client) {
+  context_.counts.reply_bytes -= std::exchange(client.counted_bytes, 0);
   client.left.clear();
   client.reply = {};
 }
 
 void TcpServerLane::say_end(const std::string& why) {
-  if (const auto times = around_.line.due()) {
-    log::warn("KV server {}: a client's connection ends: {}{}", around_.name, why,
+  if (const auto times = context_.line.due()) {
+    log::warn("KV server {}: a client's connection ends: {}{}", context_.name, why,
               PacedLine::others(*times));
   }
 }
@@ -251,15 +250,15 @@ void TcpServerLane::drop(uint64_t id, const char* why) {
   if (found == clients_.end()) return;
   if (why != nullptr) {
     say_end(why);
-    ++around_.counts.failures;
+    ++context_.counts.failures;
   }
-  let_go_of_reply(*found->second);
+  release_reply(*found->second);
   if (found->second->phase == Phase::kQueued) --num_queued_;
   clients_.erase(found);
 }
 
 const char* TcpServerLane::overdue(const Client& client, TimePoint now) const {
-  const TcpLimits& limits = around_.limits;
+  const TcpLimits& limits = context_.limits;
   const auto since = now - client.phase_since;
   switch (client.phase) {
     case Phase::kRequest:
@@ -301,7 +300,7 @@ void TcpServerLane::sweep() {
     Client& client = *found->second;
     bool stays = false;
     try {
-      stays = begin(id, client) && go_on(id, client);
+      stays = begin(id, client) && advance(id, client);
     } catch (const std::exception& why) {
       say_end(why.what());
     }

@@ -32,7 +32,7 @@ namespace millrace::comm {
 class TcpServerLane {
  public:
   // All references outlive the lane.
-  struct Surroundings {
+  struct Context {
     const TransportServer::Handler& handler;
     const TcpLimits& limits;
     TcpServerCounts& counts;
@@ -43,7 +43,7 @@ class TcpServerLane {
     PacedLine& line;
   };
 
-  static Result<std::unique_ptr<TcpServerLane>> create(Surroundings surroundings);
+  static Result<std::unique_ptr<TcpServerLane>> create(Context context);
   TcpServerLane(const TcpServerLane&) = delete;
   TcpServerLane& operator=(const TcpServerLane&) = delete;
   // Ends its connections. The readers must have stopped.
@@ -83,8 +83,8 @@ class TcpServerLane {
   };
   using Clients = std::unordered_map<uint64_t, std::unique_ptr<Client>>;
 
-  TcpServerLane(Surroundings surroundings, Epoll epoll)
-      : around_(std::move(surroundings)), epoll_(std::move(epoll)) {}
+  TcpServerLane(Context context, Epoll epoll)
+      : context_(std::move(context)), epoll_(std::move(epoll)) {}
 
   void run();
   int patience_ms() const;
@@ -92,7 +92,7 @@ class TcpServerLane {
   void take_answers();
   void serve(uint64_t id, uint32_t events);
   // Goes on as far as possible; false if the client must be dropped.
-  bool go_on(uint64_t id, Client& client) noexcept;
+  bool advance(uint64_t id, Client& client) noexcept;
   bool read_request(uint64_t id, Client& client);
   bool begin(uint64_t id, Client& client);
   void answer_later(uint64_t id, const Client& client, ReplyMaker::Make make);
@@ -100,16 +100,16 @@ class TcpServerLane {
   bool send_reply(uint64_t id, Client& client);
   bool wait_for(uint64_t id, Client& client, uint32_t events);
   void enter(Client& client, Phase phase);
-  void let_go_of_reply(Client& client);
+  void release_reply(Client& client);
   void drop(uint64_t id, const char* why);
   void drop_those_that_give_way();
   void say_end(const std::string& why);
-  bool crowded() const { return around_.counts.reply_bytes.load() >= around_.limits.reply_bytes; }
+  bool crowded() const { return context_.counts.reply_bytes.load() >= context_.limits.reply_bytes; }
   // Why the client's time is over, or null if it is not.
   const char* overdue(const Client& client, TimePoint now) const;
   void sweep();
 
-  const Surroundings around_;
+  const Context context_;
   const Epoll epoll_;
   Clients clients_;
   uint64_t next_id_ = Epoll::kWakeId + 1;

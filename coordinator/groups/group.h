@@ -77,7 +77,7 @@ struct Group {
 
   protocol::Register description;
   GroupLink* link = nullptr;
-  Duration last_heard{};               // in attended time
+  Duration last_message{};             // in attended time
   std::optional<int64_t> free_tokens;  // the longest prompt its pools have room for
   PoolUsage pools;
   GroupHealth health;

@@ -38,7 +38,7 @@ class GroupHealth {
     rests_until_ = TimePoint();
   }
   // The last failure was the request's after all.
-  void pardon() {
+  void clear() {
     rest_ = rest_before_;
     rests_until_ = TimePoint();
   }

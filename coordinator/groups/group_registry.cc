@@ -55,7 +55,7 @@ Result<Group*> GroupRegistry::add(const protocol::Register& description, GroupLi
   auto group = std::make_unique<Group>(rests_);
   group->description = description;
   group->link = &link;
-  group->last_heard = now;
+  group->last_message = now;
   group->cold = true;
   auto [at, inserted] = groups_.try_emplace(description.group_id(), std::move(group));
   MR_CHECK(inserted, "group id {} is connected under another name", description.group_id());

@@ -14,7 +14,7 @@ std::string place_of(const Request& request) {
 }  // namespace
 
 void Canceller::cancel(const std::shared_ptr<Request>& request, Error why) {
-  tell_group(*request);
+  notify_group(*request);
   requests_.fail(request, std::move(why));
 }
 
@@ -32,7 +32,7 @@ void Canceller::expire_deadlines(const Leave& leave) {
   }
 }
 
-void Canceller::tell_group(const Request& request) {
+void Canceller::notify_group(const Request& request) {
   Group* group = groups_.find(request.group_id);
   const auto known = group == nullptr ? nullptr : group->find(request.id_at_group());
   if (known.get() != &request || known->cancel_sent_at) return;

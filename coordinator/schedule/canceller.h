@@ -23,7 +23,7 @@ class Canceller {
   void expire_deadlines(const Leave& leave);
 
  private:
-  void tell_group(const Request& request);
+  void notify_group(const Request& request);
 
   RequestTracker& requests_;
   GroupRegistry& groups_;

@@ -210,7 +210,7 @@ void Dispatcher::lost(Group& group, const std::string& why) {
 void Dispatcher::give_up(const std::shared_ptr<Request>& request) {
   if (is_at_fault(*request)) {
     for (const auto& id : request->failed_on) {
-      if (Group* group = groups_.find(id)) group->health.pardon();
+      if (Group* group = groups_.find(id)) group->health.clear();
     }
   }
   Refusal why(*request->given_back);

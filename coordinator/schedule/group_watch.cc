@@ -25,7 +25,7 @@ std::vector<GroupWatch::Lost> GroupWatch::find_lost() {
 }
 
 std::string GroupWatch::why_silent(const Group& group) const {
-  const Duration silent = attended() - group.last_heard;
+  const Duration silent = attended() - group.last_message;
   const bool hangs = silent > settings_.group_patience;
   const bool gone = silent > settings_.host_patience && !group.link->host_answers();
   if (!hangs && !gone) return {};

@@ -23,7 +23,7 @@ class GroupWatch {
   GroupWatch(const SchedulerSettings& settings, GroupRegistry& groups, const Clock& clock);
 
   Duration attended() const { return attended_.passed(); }
-  void heard(Group& group) const { group.last_heard = attended(); }
+  void received(Group& group) const { group.last_message = attended(); }
 
   // To be called several times per heartbeat interval; otherwise time counts as not attended.
   std::vector<Lost> find_lost();

@@ -101,7 +101,7 @@ void Scheduler::remove_group(const std::string& group_id, const GroupLink& link,
 Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope envelope) {
   Group* group = groups_.find(group_id);
   if (group == nullptr) return {};  // another connection has just taken it over
-  watch_.heard(*group);
+  watch_.received(*group);
   switch (envelope.body_case()) {
     case protocol::Envelope::kHeartbeat: {
       const protocol::Heartbeat& message = envelope.heartbeat();

@@ -29,9 +29,9 @@ constexpr std::chrono::seconds kHostPatience{3};
 
 }  // namespace
 
-GroupSession::GroupSession(tcp::socket socket, const TlsContext& tls, Surroundings surroundings)
+GroupSession::GroupSession(tcp::socket socket, const TlsContext& tls, Context context)
     : stream_(std::move(socket), tls),
-      around_(std::move(surroundings)),
+      context_(std::move(context)),
       peer_(endpoint_name(stream_.socket())),
       written_(stream_.get_executor()) {
   error_code ignored;
@@ -49,15 +49,15 @@ awaitable<void> GroupSession::run(Duration patience) {
   const Result<void> ended = co_await serve_guarded();
   const std::string why = closed_because_.empty() ? ended.error().message : closed_because_;
   if (group_id_.empty()) {
-    if (const auto times = around_.lines.refused.due()) {
+    if (const auto times = context_.lines.refused.due()) {
       log::warn("group connection from {} refused: {}{}", peer_, why, PacedLine::others(*times));
     }
   } else {
-    if (const auto times = around_.lines.left.due()) {
+    if (const auto times = context_.lines.left.due()) {
       log::warn("group {} from {} disconnected: {}{}", group_id_, peer_, why,
                 PacedLine::others(*times));
     }
-    around_.scheduler.remove_group(group_id_, *this, why);
+    context_.scheduler.remove_group(group_id_, *this, why);
   }
   co_await part(patience);
 }
@@ -92,8 +92,8 @@ awaitable<Result<void>> GroupSession::serve() {
   for (;;) {
     auto envelope = co_await read(protocol::kMaxFrameBytes);
     if (!envelope.ok()) co_return envelope.error();
-    if (around_.faults.group_message) around_.faults.group_message();
-    if (Result<void> taken = around_.scheduler.receive(group_id_, *std::move(envelope));
+    if (context_.faults.group_message) context_.faults.group_message();
+    if (Result<void> taken = context_.scheduler.receive(group_id_, *std::move(envelope));
         !taken.ok()) {
       co_return taken;
     }
@@ -117,7 +117,7 @@ awaitable<Result<protocol::Envelope>> GroupSession::read(int64_t max_bytes) {
   // Optional, because asio needs a value to return if the work throws.
   using Decoded = std::optional<Result<protocol::Envelope>>;
   auto work = [&body]() -> awaitable<Decoded> { co_return protocol::decode_frame_body(body); };
-  Decoded decoded = co_await asio::co_spawn(around_.helpers, work(), asio::use_awaitable);
+  Decoded decoded = co_await asio::co_spawn(context_.helpers, work(), asio::use_awaitable);
   co_return *std::move(decoded);
 }
 
@@ -127,8 +127,8 @@ Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
   if (peer_has_left()) return Error(Errc::kPeerLost, "it left before it was let in");
   Result<void> added = error(Errc::kInvalidArgument, "the first message is not Register");
   if (envelope.has_register_()) {
-    added = around_.may_join();
-    if (added.ok()) added = around_.scheduler.add_group(envelope.register_(), *this);
+    added = context_.may_join();
+    if (added.ok()) added = context_.scheduler.add_group(envelope.register_(), *this);
   }
   if (!added.ok()) {
     protocol::Envelope refusal;
@@ -140,8 +140,8 @@ Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
   }
   const auto& who = envelope.register_();
   group_id_ = who.group_id();
-  around_.joined();
-  if (const auto times = around_.lines.joined.due()) {
+  context_.joined();
+  if (const auto times = context_.lines.joined.due()) {
     log::info("group '{}' (id {}) from {}: model '{}', tp {} x cp {}, {} tokens, {}{}",
               who.group_name(), group_id_, peer_, who.model().name(), who.tp(), who.cp(),
               who.max_prompt_tokens(), who.device(), PacedLine::others(*times));

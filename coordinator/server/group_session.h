@@ -29,7 +29,7 @@ struct GroupLines {
 class GroupSession final : public GroupLink, public std::enable_shared_from_this<GroupSession> {
  public:
   // All references outlive the session.
-  struct Surroundings {
+  struct Context {
     Scheduler& scheduler;
     asio::thread_pool& helpers;  // read large messages
     const ServerFaults& faults;
@@ -39,7 +39,7 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   };
 
   // Encrypted unless `tls` is null.
-  GroupSession(tcp::socket socket, const TlsContext& tls, Surroundings surroundings);
+  GroupSession(tcp::socket socket, const TlsContext& tls, Context context);
 
   // Runs until the connection ends. Drops a group that has not registered after `patience`, or that
   // has not read what it was sent `patience` after the end.
@@ -61,7 +61,7 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   awaitable<void> part(Duration patience);
 
   NetStream stream_;
-  const Surroundings around_;
+  const Context context_;
   std::string peer_;
   std::string group_id_;  // "" until registered
   std::string closed_because_;

@@ -319,12 +319,12 @@ void Server::Impl::take_group(tcp::socket socket) {
   try {
     auto session = std::make_shared<GroupSession>(
         std::move(socket), group_tls,
-        GroupSession::Surroundings{.scheduler = scheduler,
-                                   .helpers = writers,
-                                   .faults = options.faults,
-                                   .lines = group_lines,
-                                   .may_join = [this] { return may_join(); },
-                                   .joined = [this, id = admission.id] { strangers.leave(id); }});
+        GroupSession::Context{.scheduler = scheduler,
+                              .helpers = writers,
+                              .faults = options.faults,
+                              .lines = group_lines,
+                              .may_join = [this] { return may_join(); },
+                              .joined = [this, id = admission.id] { strangers.leave(id); }});
     group_sessions.emplace(admission.id, session);
     spawn_guarded(io, serve_group(admission.id, std::move(session)), "group connection");
   } catch (...) {

@@ -57,7 +57,7 @@ struct HandoverFeed::State {
   Result<void> wait(std::unique_lock<std::mutex>& lock, const char* what, Deadline deadline,
                     Condition condition);
   // Called without the mutex.
-  void tell_change();
+  void report_change();
 
   protocol::SseParser parser;  // of write()
 
@@ -72,7 +72,7 @@ struct HandoverFeed::State {
   std::vector<std::weak_ptr<const std::function<void()>>> listeners;
 };
 
-void HandoverFeed::State::tell_change() {
+void HandoverFeed::State::report_change() {
   changed.notify_all();
   std::vector<std::shared_ptr<const std::function<void()>>> told;
   {
@@ -159,7 +159,7 @@ void HandoverFeed::take(std::string_view name, const std::string& data) {
     const auto taken = state_->take(name, data);
     if (!taken.ok()) state_->fail(taken.error());
   }
-  state_->tell_change();
+  state_->report_change();
 }
 
 void HandoverFeed::set_layers_ready(int32_t num_layers) {
@@ -167,7 +167,7 @@ void HandoverFeed::set_layers_ready(int32_t num_layers) {
     const std::lock_guard lock(state_->mutex);
     state_->num_layers_ready = std::max(state_->num_layers_ready, num_layers);
   }
-  state_->tell_change();
+  state_->report_change();
 }
 
 void HandoverFeed::fail(const Error& why) {
@@ -176,7 +176,7 @@ void HandoverFeed::fail(const Error& why) {
     if (state_->ended()) return;
     state_->fail(why);
   }
-  state_->tell_change();
+  state_->report_change();
 }
 
 bool HandoverFeed::ended() const {

@@ -39,7 +39,7 @@ struct ColumnReading::Shared {
 namespace {
 
 // Reading a column that is no longer wanted stops after the current page.
-Result<void> go_on(const std::atomic<bool>& stop) {
+Result<void> check_not_stopped(const std::atomic<bool>& stop) {
   if (stop.load()) return error(Errc::kDeadlineExceeded, "reading kept pages was left");
   return {};
 }
@@ -54,7 +54,7 @@ Result<ColumnReading::Column> read_column(PrefixArchive& archive, const PageCont
         column.page = table.page;
         column.digests.assign(table.digests.begin(), table.digests.end());
         column.checksums.assign(table.checksums.begin(), table.checksums.end());
-        return go_on(stop);
+        return check_not_stopped(stop);
       },
       [&](int64_t row, std::span<const std::byte> page) -> Result<void> {
         const auto page_bytes = std::ssize(page);
@@ -62,7 +62,7 @@ Result<ColumnReading::Column> read_column(PrefixArchive& archive, const PageCont
           column.pages = AlignedBuffer(page_bytes * std::ssize(column.checksums));
         }
         std::memcpy(column.pages.as<std::byte>() + row * page_bytes, page.data(), page.size());
-        return go_on(stop);
+        return check_not_stopped(stop);
       }));
   return column;
 }

@@ -172,7 +172,7 @@ Result<void> PrefixArchive::load(const PageContentKey& key, const OnTable& on_ta
     const auto cleared = files_.clear_record(slot->slot);
     if (!cleared.ok()) log::debug("{}", cleared.error().to_string());
   }
-  let_go(*slot, damaged);
+  release(*slot, damaged);
   return loaded;
 }
 
@@ -220,7 +220,7 @@ PrefixArchive::Slot* PrefixArchive::hold(const PageContentKey& key) {
 }
 
 // A damaged column that others are reading stays until the last of them is done.
-void PrefixArchive::let_go(Slot& slot, bool damaged) {
+void PrefixArchive::release(Slot& slot, bool damaged) {
   const std::lock_guard lock(mutex_);
   --slot.num_readers;
   if (!damaged || slot.num_readers > 0) return;
@@ -248,7 +248,7 @@ void PrefixArchive::touch(const PageContentKey& key, int64_t sequence) {
   if (const auto written = files_.write_record(slot->slot, record); !written.ok()) {
     log::debug("{}", written.error().to_string());
   }
-  let_go(*slot, /*damaged=*/false);
+  release(*slot, /*damaged=*/false);
 }
 
 std::vector<PrefixArchive::Use> PrefixArchive::by_use() const {

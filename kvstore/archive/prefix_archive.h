@@ -138,7 +138,7 @@ class PrefixArchive {
   Result<void> read(const Slot& slot, const OnTable& on_table, const OnPage& on_page,
                     bool& damaged) const;
   Slot* hold(const PageContentKey& key);
-  void let_go(Slot& slot, bool damaged);
+  void release(Slot& slot, bool damaged);
   void step(Step step) const {
     if (step_hook_) step_hook_(step);
   }

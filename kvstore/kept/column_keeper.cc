@@ -93,7 +93,7 @@ bool ColumnKeeper::save_next(const Clock& clock, TimePoint until) {
   if (!writer_->wait(clock, until)) return true;
   const bool has_begun = begin_next();
   const bool is_written = writer_->wait(clock, until);
-  if (const auto failure = writer_->take_failure()) tell_of_unsaved(*failure);
+  if (const auto failure = writer_->take_failure()) log_unsaved(*failure);
   return has_begun || !is_written;
 }
 
@@ -147,7 +147,7 @@ void ColumnKeeper::save(const PageContentKey& key) {
   // From the moment when the column may give way, the writer has it: will_have() is never wrong.
   const std::lock_guard lock(mutex_);
   residency_.unpin_for_reader(entries);
-  if (!copy.ok()) return tell_of_unsaved(copy.error());
+  if (!copy.ok()) return log_unsaved(copy.error());
   copy->sequence = column->retention.last_used();
   writer_->save(*std::move(copy));
 }
@@ -187,7 +187,7 @@ Result<void> ColumnKeeper::copy_page(const PageEntry& entry, std::span<std::byte
                entry.column->page());
 }
 
-void ColumnKeeper::tell_of_unsaved(const Error& failure) {
+void ColumnKeeper::log_unsaved(const Error& failure) {
   if (warned_.exchange(true)) return;
   log::warn("kvstore: prefixes may not be found after the next start: {}", failure.to_string());
 }
@@ -198,7 +198,7 @@ void ColumnKeeper::bring(std::span<const PageContentKey> keys, int64_t sequence,
   const auto missing = use(keys, sequence);
   if (missing.empty() || patience <= Duration::zero() || !answers()) return;
   const auto brought = bring_ahead(missing, sequence, patience);
-  if (brought.failure) tell_of(*brought.failure);
+  if (brought.failure) log_failure(*brought.failure);
 }
 
 ColumnKeeper::Brought ColumnKeeper::bring_ahead(std::span<const PageContentKey> keys,
@@ -251,7 +251,7 @@ ColumnKeeper::Brought ColumnKeeper::read(std::span<const PageContentKey> keys, i
   return brought;
 }
 
-void ColumnKeeper::tell_of(const Error& failure) {
+void ColumnKeeper::log_failure(const Error& failure) {
   if (failure.code == Errc::kNotFound) return;
   if (failure.code == Errc::kExhausted) {
     log::debug("kvstore: no room to bring a prefix that was kept back: {}", failure.message);
@@ -334,7 +334,7 @@ void ColumnKeeper::adopt(const PageContentKey& key, PageColumn& column,
   // Columns that nobody has asked for in this process are the first to go.
   if (sequence >= 0) cache_.touch(column, sequence);
   residency_.count_cached(column, 1);
-  cache_.let_go(column);
+  cache_.release(column);
 }
 
 }  // namespace millrace::kvstore

@@ -98,7 +98,7 @@ class ColumnKeeper {
   Result<void> copy_page(const PageEntry& entry, std::span<std::byte> to) const;
   // Writes the uses that wait longest, some at a time. False if there is none.
   bool touch_next();
-  void tell_of_unsaved(const Error& failure);
+  void log_unsaved(const Error& failure);
   // Marks keys as used up to the first that nobody has, and returns those that only the archive
   // has.
   std::vector<PageContentKey> use(std::span<const PageContentKey> keys, int64_t sequence);
@@ -112,7 +112,7 @@ class ColumnKeeper {
   // process.
   void adopt(const PageContentKey& key, PageColumn& column, std::span<const PageSlots> slots,
              int64_t sequence);
-  void tell_of(const Error& failure);
+  void log_failure(const Error& failure);
   int64_t num_rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
 
   const std::shared_ptr<PrefixArchive> archive_;  // shared with abandoned reads

@@ -40,7 +40,7 @@ bool PrefixLoader::next() {
   const auto brought = keeper_.bring_ahead(keys, sequence, kPatience);
   num_columns_ += brought.num_columns;
   left_.resize(left_.size() - static_cast<size_t>(brought.num_columns));
-  if (brought.failure) go_on_after(*brought.failure, brought.num_columns > 0);
+  if (brought.failure) continue_after(*brought.failure, brought.num_columns > 0);
   if (left_.empty()) end();
   return true;
 }
@@ -62,7 +62,7 @@ std::vector<PageContentKey> PrefixLoader::take() {
   return keys;
 }
 
-void PrefixLoader::go_on_after(const Error& failure, bool has_brought) {
+void PrefixLoader::continue_after(const Error& failure, bool has_brought) {
   log::debug("kvstore: of the prefixes that were kept: {}", failure.to_string());
   switch (failure.code) {
     case Errc::kDeadlineExceeded:

@@ -38,7 +38,7 @@ class PrefixLoader {
   // are in the cache already or no longer kept.
   std::vector<PageContentKey> take();
   // Decides whether to go on after a failure, and with what.
-  void go_on_after(const Error& failure, bool has_brought);
+  void continue_after(const Error& failure, bool has_brought);
   void end();
 
   ColumnKeeper& keeper_;

@@ -37,7 +37,7 @@ void PrefixCache::take(PageColumn& column, int64_t sequence) {
   ++column.num_requests;
 }
 
-bool PrefixCache::let_go(PageColumn& column) {
+bool PrefixCache::release(PageColumn& column) {
   MR_CHECK(column.num_requests > 0, "nobody holds page {}", column.page());
   if (--column.num_requests > 0) return false;
   if (!column.content_key) return true;

@@ -31,9 +31,9 @@ class PrefixCache {
   // The key must have no column yet, and a request must hold this one.
   void insert(const PageContentKey& key, PageColumn& column);
   // The `sequence`-th request takes the column, and later lets it go. Also for columns outside the
-  // cache; let_go() returns whether nobody holds the column any more, the cache included.
+  // cache; release() returns whether nobody holds the column any more, the cache included.
   void take(PageColumn& column, int64_t sequence);
-  bool let_go(PageColumn& column);
+  bool release(PageColumn& column);
   // A request uses the column without holding it.
   void touch(PageColumn& column, int64_t sequence);
   // What a column of a prompt took to compute. For the columns that the prompt began with and those

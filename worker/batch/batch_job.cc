@@ -69,12 +69,12 @@ BatchRecord::Settings settings_of(const BatchOptions& options, const BatchResour
 }  // namespace
 
 BatchJob::BatchJob(const BatchResources& resources, const BatchOptions& options)
-    : r_(resources),
+    : resources_(resources),
       options_(options),
-      sync_(r_.grid.world(), r_.watch, /*may_hang=*/!r_.device.info().host_memory,
-            timeouts_of(options)),
-      text_(options.tokenizer_directory, options.tokenizer_python, r_.limits.vocab_size),
-      admission_(r_.limits, options, text_) {}
+      sync_(resources_.grid.world(), resources_.watch,
+            /*may_hang=*/!resources_.device.info().host_memory, timeouts_of(options)),
+      text_(options.tokenizer_directory, options.tokenizer_python, resources_.limits.vocab_size),
+      admission_(resources_.limits, options, text_) {}
 
 Result<BatchSummary> BatchJob::run() {
   if (!sync_.is_root()) {
@@ -107,7 +107,7 @@ Result<BatchSummary> BatchJob::lead() {
                                                         .resume = options_.resume}));
   KvDirectory::remove_unfinished(options_.output_directory + "/kv");
   const std::string record_path = BatchRecord::path_in(options_.output_directory);
-  const auto settings = settings_of(options_, r_);
+  const auto settings = settings_of(options_, resources_);
   auto record = options_.resume && results.num_earlier() > 0
                     ? BatchRecord::resume(record_path, settings)
                     : BatchRecord::begin(record_path, settings);
@@ -191,7 +191,7 @@ Result<BatchResult> BatchJob::lead_prompt(const BatchPrompt& prompt) {
 }
 
 Result<BatchResult> BatchJob::run_prompt(const BatchPrompt& prompt) {
-  return BatchPromptRun(r_, options_, sync_, prompt).run();
+  return BatchPromptRun(resources_, options_, sync_, prompt).run();
 }
 
 Result<void> BatchJob::meet_after(const Error& failure) {

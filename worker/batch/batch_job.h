@@ -45,7 +45,7 @@ class BatchJob {
   Result<BatchResult> run_prompt(const BatchPrompt& prompt);
   Result<void> meet_after(const Error& failure);
 
-  const BatchResources r_;
+  const BatchResources resources_;
   const BatchOptions& options_;
   RankSync sync_;
   BatchText text_;

@@ -22,11 +22,11 @@ std::string step_after(const engine::LayerReport& report) {
 
 BatchPromptRun::BatchPromptRun(const BatchResources& resources, const BatchOptions& options,
                                RankSync& sync, const BatchPrompt& prompt)
-    : r_(resources),
+    : resources_(resources),
       options_(options),
       sync_(sync),
       prompt_(prompt),
-      partition_(r_.engine.partition(std::ssize(prompt.token_ids))),
+      partition_(resources_.engine.partition(std::ssize(prompt.token_ids))),
       directory_(options.output_directory + "/kv/" + prompt.id) {}
 
 Result<BatchResult> BatchPromptRun::run() {
@@ -46,10 +46,10 @@ Result<BatchResult> BatchPromptRun::run() {
 Result<plan::HeadPlan> BatchPromptRun::plan() const {
   MR_ASSIGN_OR_RETURN(
       auto plan,
-      plan::make_head_plan(options_.head_plan, r_.weights.config, partition_.num_tokens(),
+      plan::make_head_plan(options_.head_plan, resources_.weights.config, partition_.num_tokens(),
                            options_.crossover_tokens, {.min_recall = options_.min_recall}));
   return plan::plan_for_length(std::move(plan), partition_.num_tokens(),
-                               r_.device.info().sparse_cost);
+                               resources_.device.info().sparse_cost);
 }
 
 // Every wait of the host within a step has the layer timeout; a GPU's waits for its peers may have
@@ -64,17 +64,17 @@ engine::KvSink* BatchPromptRun::Sinks::first() {
 }
 
 Result<BatchPromptRun::Sinks> BatchPromptRun::make_sinks() const {
-  const int64_t num_rows = partition_.num_tokens(r_.grid.cp().rank());
+  const int64_t num_rows = partition_.num_tokens(resources_.grid.cp().rank());
   Sinks sinks;
-  if (options_.save_kv && r_.weights.shard.kv_replica == 0) {
+  if (options_.save_kv && resources_.weights.shard.kv_replica == 0) {
     const std::string path = directory_.rank_file(sync_.world().rank());
-    MR_ASSIGN_OR_RETURN(sinks.file,
-                        KvFileSink::create(r_.device, path, r_.weights, num_rows, r_.kv_scales));
+    MR_ASSIGN_OR_RETURN(sinks.file, KvFileSink::create(resources_.device, path, resources_.weights,
+                                                       num_rows, resources_.kv_scales));
     sinks.all.add(*sinks.file);
   }
   if (prompt_.max_tokens > 1) {
-    MR_ASSIGN_OR_RETURN(auto retained,
-                        RetainSink::create(r_.device, r_.weights, num_rows, r_.kv_scales));
+    MR_ASSIGN_OR_RETURN(auto retained, RetainSink::create(resources_.device, resources_.weights,
+                                                          num_rows, resources_.kv_scales));
     sinks.retained = std::make_unique<RetainSink>(std::move(retained));
     sinks.all.add(*sinks.retained);
   }
@@ -84,7 +84,7 @@ Result<BatchPromptRun::Sinks> BatchPromptRun::make_sinks() const {
 Result<BatchResult> BatchPromptRun::run_planned(const plan::HeadPlan& plan) {
   Stopwatch watch;
   // All layers' K and V will stay on the device, so free what an earlier prompt left.
-  if (prompt_.max_tokens > 1) r_.engine.groups().cp->trim();
+  if (prompt_.max_tokens > 1) resources_.engine.groups().cp->trim();
   auto sinks = make_sinks();
   MR_RETURN_IF_ERROR(sync_.all_agree(sinks.status()));
   const double budget = options_.kv_budget_tokens == 0
@@ -92,8 +92,8 @@ Result<BatchResult> BatchPromptRun::run_planned(const plan::HeadPlan& plan) {
                             : std::min(1.0, static_cast<double>(options_.kv_budget_tokens) /
                                                 static_cast<double>(partition_.num_tokens()));
   if (drops_pages(budget)) {
-    sinks->budget = std::make_unique<BudgetSink>(budget, r_.weights, partition_.num_tokens(),
-                                                 &sinks->all, options_.page_choice);
+    sinks->budget = std::make_unique<BudgetSink>(
+        budget, resources_.weights, partition_.num_tokens(), &sinks->all, options_.page_choice);
   }
   MR_ASSIGN_OR_RETURN(const auto prefilled, prefill(plan, *sinks));
   MR_RETURN_IF_ERROR(finish_files(prefilled, *sinks));
@@ -116,8 +116,8 @@ Result<BatchResult> BatchPromptRun::run_planned(const plan::HeadPlan& plan) {
     MR_ASSIGN_OR_RETURN(result.generated_token_ids,
                         generate(prefilled.first_token, *sinks->retained));
   }
-  result.finish_reason =
-      model::finish_reason(result.generated_token_ids, r_.weights.config, prompt_.ignore_eos);
+  result.finish_reason = model::finish_reason(result.generated_token_ids, resources_.weights.config,
+                                              prompt_.ignore_eos);
   result.total_s = watch.elapsed_s();
   return result;
 }
@@ -127,15 +127,15 @@ Result<engine::PrefillResult> BatchPromptRun::prefill(const plan::HeadPlan& plan
     expect(step_after(report));
     return Result<void>();
   };
-  return r_.engine.prefill({.token_ids = prompt_.token_ids,
-                            .plan = &plan,
-                            .probe_positions = prompt_.probe_positions,
-                            .probe_target_ids = prompt_.probe_target_ids,
-                            .recall_by_head = options_.recall_by_head,
-                            .sink = sinks.first(),
-                            .index_tap = options_.index_tap,
-                            .at_boundary = at_boundary},
-                           options_.layer_timeout);
+  return resources_.engine.prefill({.token_ids = prompt_.token_ids,
+                                    .plan = &plan,
+                                    .probe_positions = prompt_.probe_positions,
+                                    .probe_target_ids = prompt_.probe_target_ids,
+                                    .recall_by_head = options_.recall_by_head,
+                                    .sink = sinks.first(),
+                                    .index_tap = options_.index_tap,
+                                    .at_boundary = at_boundary},
+                                   options_.layer_timeout);
 }
 
 // The manifest says that the files are complete, so all ranks must have closed theirs before.
@@ -150,26 +150,28 @@ Result<void> BatchPromptRun::finish_files(const engine::PrefillResult& result, S
 Result<DroppedPages> BatchPromptRun::drop_pages(Sinks& sinks) {
   expect("dropping pages");
   const Deadline deadline = Deadline::after(options_.layer_timeout);
-  MR_ASSIGN_OR_RETURN(const auto chosen, sinks.budget->choose(r_.grid.tp(), deadline));
+  MR_ASSIGN_OR_RETURN(const auto chosen, sinks.budget->choose(resources_.grid.tp(), deadline));
   Result<void> own;
   if (sinks.retained) {
-    own = sinks.retained->keep(chosen.kept, partition_.pages(r_.grid.cp().rank()),
-                               r_.weights.shard.first_kv_head, deadline);
+    own = sinks.retained->keep(chosen.kept, partition_.pages(resources_.grid.cp().rank()),
+                               resources_.weights.shard.first_kv_head, deadline);
   }
   MR_RETURN_IF_ERROR(sync_.all_agree(own));
-  const int64_t element_bytes =
-      r_.kv_scales ? int64_t{sizeof(Float8)} : dtype_bytes(r_.weights.compute_dtype);
-  const int64_t page_bytes = 2 * kPageTokens * r_.weights.config.head_dim * element_bytes;
+  const int64_t element_bytes = resources_.kv_scales
+                                    ? int64_t{sizeof(Float8)}
+                                    : dtype_bytes(resources_.weights.compute_dtype);
+  const int64_t page_bytes = 2 * kPageTokens * resources_.weights.config.head_dim * element_bytes;
   const int64_t pages = chosen.kept.count_dropped();
   return DroppedPages{.pages = pages, .bytes = pages * page_bytes, .mass = chosen.dropped_mass};
 }
 
 Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
                                                       const RetainSink& retained) {
-  auto generator = model::Generator::create(r_.device, r_.weights, r_.grid.tp(), r_.grid.cp(),
-                                            prompt_.max_tokens);
+  auto generator =
+      model::Generator::create(resources_.device, resources_.weights, resources_.grid.tp(),
+                               resources_.grid.cp(), prompt_.max_tokens);
   MR_RETURN_IF_ERROR(sync_.all_agree(generator.status()));
-  const auto positions = partition_.positions(r_.grid.cp().rank());
+  const auto positions = partition_.positions(resources_.grid.cp().rank());
   return generator->generate({.prompt = retained.slabs(),
                               .prompt_positions = positions,
                               .heads = retained.heads(),
@@ -184,13 +186,14 @@ Result<std::vector<int32_t>> BatchPromptRun::generate(int32_t first_token,
 }
 
 Result<void> BatchPromptRun::save_manifest(const engine::PrefillResult& result) const {
-  MR_ASSIGN_OR_RETURN(const auto text, kv_manifest_json({.id = prompt_.id,
-                                                         .num_tokens = partition_.num_tokens(),
-                                                         .first_token = result.first_token,
-                                                         .density = result.density,
-                                                         .float8 = r_.kv_scales},
-                                                        r_.weights.config, r_.weights.compute_dtype,
-                                                        partition_, r_.grid.shape()));
+  MR_ASSIGN_OR_RETURN(const auto text,
+                      kv_manifest_json({.id = prompt_.id,
+                                        .num_tokens = partition_.num_tokens(),
+                                        .first_token = result.first_token,
+                                        .density = result.density,
+                                        .float8 = resources_.kv_scales},
+                                       resources_.weights.config, resources_.weights.compute_dtype,
+                                       partition_, resources_.grid.shape()));
   return directory_.write_manifest(text);
 }
 

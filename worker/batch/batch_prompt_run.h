@@ -48,7 +48,7 @@ class BatchPromptRun {
   Result<std::vector<int32_t>> generate(int32_t first_token, const RetainSink& retained);
   void expect(const std::string& step);
 
-  const BatchResources r_;
+  const BatchResources resources_;
   const BatchOptions& options_;
   RankSync& sync_;
   const BatchPrompt& prompt_;

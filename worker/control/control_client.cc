@@ -89,7 +89,7 @@ class ControlClient::Connection {
   awaitable<void> keep_connected();
   awaitable<Result<void>> open();
   awaitable<Result<void>> connect(NetStream& stream);
-  awaitable<Result<void>> tell_leases();
+  awaitable<Result<void>> report_leases();
   std::string cached_prefixes() const;
   awaitable<Result<protocol::Envelope>> read();
   awaitable<void> serve();
@@ -115,7 +115,7 @@ class ControlClient::Connection {
   Duration patience_{};
   std::atomic<bool> takes_prefixes_{false};  // whether the coordinator does
   std::optional<protocol::AttendedTime> attended_;
-  Duration last_heard_{};  // by attended_
+  Duration last_message_{};  // by attended_
   std::deque<std::string> outbox_;
   bool writing_ = false;
   std::atomic<int64_t> unsent_bytes_{0};
@@ -188,10 +188,10 @@ awaitable<Result<void>> ControlClient::Connection::open() {
   takes_prefixes_ = reply.takes_cached_prefixes();
   // If more time than this passes between two checks, the excess is time that this process lost.
   attended_.emplace(Clock::steady().now(), 2 * interval_);
-  last_heard_ = {};
+  last_message_ = {};
   // An older coordinator does not say its patience, and takes no leases.
   if (reply.patience_ms() == 0) co_return Result<void>();
-  co_return co_await tell_leases();
+  co_return co_await report_leases();
 }
 
 awaitable<Result<void>> ControlClient::Connection::connect(NetStream& stream) {
@@ -208,7 +208,7 @@ awaitable<Result<void>> ControlClient::Connection::connect(NetStream& stream) {
   co_return Result<void>();
 }
 
-awaitable<Result<void>> ControlClient::Connection::tell_leases() {
+awaitable<Result<void>> ControlClient::Connection::report_leases() {
   const auto stream = stream_;
   for (protocol::LeaseHeld& held : board_.held()) {
     protocol::Envelope envelope;
@@ -256,7 +256,7 @@ awaitable<void> ControlClient::Connection::serve() {
       if (dropped_because_.empty()) dropped_because_ = envelope.error().message;
       co_return;
     }
-    last_heard_ = attended_->passed();
+    last_message_ = attended_->passed();
     if (envelope->has_heartbeat()) continue;
     if (envelope->has_resend_cached_prefixes()) {
       std::string frame = cached_prefixes();
@@ -287,7 +287,7 @@ awaitable<void> ControlClient::Connection::beat(uint64_t session) {
     co_await heartbeat_.async_wait(kAwait);
     if (session != session_) co_return;
     attended_->advance(Clock::steady().now());
-    const Duration silent = attended_->passed() - last_heard_;
+    const Duration silent = attended_->passed() - last_message_;
     if (silent > patience_) drop(fmt::format("silent for {:.2f} s", seconds(silent)));
   }
 }

@@ -42,10 +42,10 @@ protocol::GroupCommand CommandSource::at_boundary(const engine::LayerReport& rep
   look_for_drain();
   protocol::GroupCommand command;
   add_lease_changes(command);
-  const auto goes_on = may_go_on(report);
-  if (!goes_on.ok()) {
-    command.mutable_end_running()->set_code(errc_to_wire(goes_on.error().code));
-    command.mutable_end_running()->set_message(goes_on.error().message);
+  const auto may_continue = check_may_continue(report);
+  if (!may_continue.ok()) {
+    command.mutable_end_running()->set_code(errc_to_wire(may_continue.error().code));
+    command.mutable_end_running()->set_message(may_continue.error().message);
   } else if (running_.size() == 1 && options_.max_preempting_tokens > 0) {
     refuse_those_over();
     command.set_suspended(inbox_.running_suspended());
@@ -120,7 +120,7 @@ void CommandSource::add_lease_changes(protocol::GroupCommand& command) {
   }
 }
 
-Result<void> CommandSource::may_go_on(const engine::LayerReport& report) const {
+Result<void> CommandSource::check_may_continue(const engine::LayerReport& report) const {
   if (running_.empty()) return {};
   const auto& [id, deadline] = running_.back().front();
   if (inbox_.running_cancelled()) {

@@ -62,7 +62,7 @@ class CommandSource {
   void start_next(protocol::GroupCommand& command,
                   int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   void add_lease_changes(protocol::GroupCommand& command);
-  Result<void> may_go_on(const engine::LayerReport& report) const;
+  Result<void> check_may_continue(const engine::LayerReport& report) const;
 
   ControlLink& link_;
   CoordinatorReporter& reporter_;

@@ -33,12 +33,12 @@ std::string scales_note(const KvScales* scales) {
 
 Result<std::unique_ptr<GroupRank>> GroupRank::start(std::unique_ptr<comm::Communicator> world,
                                                     const GroupRankOptions& options,
-                                                    const RankSurroundings& surroundings) {
-  std::unique_ptr<GroupRank> rank(new GroupRank(options, surroundings));
+                                                    const RankContext& context) {
+  std::unique_ptr<GroupRank> rank(new GroupRank(options, context));
   const auto assembled = rank->assemble(std::move(world));
   if (assembled.ok()) return rank;
   // The other ranks report the same error.
-  if (surroundings.watch != nullptr) surroundings.watch->leave();
+  if (context.watch != nullptr) context.watch->leave();
   return assembled.error();
 }
 
@@ -53,8 +53,8 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
     pool_locker_ = std::make_shared<PoolLocker>(runtime_->device(),
                                                 PoolLocker::Options{.locks_while_busy = true});
   }
-  MR_ASSIGN_OR_RETURN(store_, make_rank_store(options_.pools, *runtime_, surroundings_.clock,
-                                              pool_locker_, deadline));
+  MR_ASSIGN_OR_RETURN(
+      store_, make_rank_store(options_.pools, *runtime_, context_.clock, pool_locker_, deadline));
   MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
                                                 options_.group.layer_timeout));
   if (engine::Lane* lane = runtime_->lane()) {
@@ -68,18 +68,18 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   tender_ = std::make_unique<StoreTender>(*store_);
   if (runtime_->grid().is_root()) {
     log_start();
-    link_ = surroundings_.connect(description(), board_);
+    link_ = context_.connect(description(), board_);
   }
   service_ = std::make_unique<GroupService>(GroupResources{.runtime = *runtime_,
                                                            .store = *store_,
                                                            .server = *server_,
                                                            .link = link_.get(),
                                                            .board = board_,
-                                                           .watch = surroundings_.watch,
+                                                           .watch = context_.watch,
                                                            .pool_locker = pool_locker_.get(),
                                                            .peers = peers_.get(),
                                                            .cache = *cache_},
-                                            options_.group, surroundings_.clock);
+                                            options_.group, context_.clock);
   return {};
 }
 
@@ -104,18 +104,18 @@ Result<void> GroupRank::connect_peers(Deadline deadline) {
 Result<void> GroupRank::start_server(Deadline deadline) {
   auto& world = runtime_->grid().world();
   const int port = options_.kv_port == 0 ? 0 : options_.kv_port + world.rank();
-  auto server = KvServer::start(surroundings_.transport, *store_, options_.group.epoch,
-                                options_.kv_host, port);
+  auto server =
+      KvServer::start(context_.transport, *store_, options_.group.epoch, options_.kv_host, port);
   MR_RETURN_IF_ERROR(engine::all_agree(world, server.status(), deadline));
   server_ = std::move(*server);
   return {};
 }
 
 Result<void> GroupRank::open_events(Deadline deadline) {
-  if (!surroundings_.open_events) return {};
+  if (!context_.open_events) return {};
   Result<void> own;
   if (runtime_->grid().is_root()) {
-    auto opened = surroundings_.open_events();
+    auto opened = context_.open_events();
     if (opened.ok()) {
       publisher_ = std::move(*opened);
     } else {
@@ -197,9 +197,9 @@ protocol::Register GroupRank::description() const {
 
 void GroupRank::keep_prefixes() {
   if (!store_->keeps_prefixes()) return;
-  if (surroundings_.watch != nullptr) {
-    surroundings_.watch->expect_step("keeping cached prefixes",
-                                     options_.group.keep_timeout + kCommandTimeout);
+  if (context_.watch != nullptr) {
+    context_.watch->expect_step("keeping cached prefixes",
+                                options_.group.keep_timeout + kCommandTimeout);
   }
   const int64_t num_left = store_->keep_cached(options_.group.keep_timeout);
   const auto stats = store_->stats();
@@ -220,8 +220,8 @@ Result<void> GroupRank::serve(const std::atomic<bool>& stop) {
     log::error("{}", ran.error().to_string());
     link_.reset();  // sends what is still unsent
   }
-  if (surroundings_.watch == nullptr) return ran;
-  broken ? surroundings_.watch->give_up() : surroundings_.watch->leave();
+  if (context_.watch == nullptr) return ran;
+  broken ? context_.watch->give_up() : context_.watch->leave();
   return ran;
 }
 

@@ -43,7 +43,7 @@ using ConnectToCoordinator = std::function<std::unique_ptr<ControlLink>(
 using OpenEvents = std::function<Result<std::unique_ptr<EventPublisher>>()>;
 
 // What differs between a process and a thread of a test; all outlive the rank.
-struct RankSurroundings {
+struct RankContext {
   comm::Transport& transport;  // that pages leave by
   ConnectToCoordinator connect;
   RankWatch* watch = nullptr;  // null: no watch
@@ -57,15 +57,15 @@ class GroupRank {
   // watch.
   static Result<std::unique_ptr<GroupRank>> start(std::unique_ptr<comm::Communicator> world,
                                                   const GroupRankOptions& options,
-                                                  const RankSurroundings& surroundings);
+                                                  const RankContext& context);
 
   // Runs GroupService::run. Afterwards the rank has left the watch in good order, or given it up
   // after kPeerLost, and the coordinator has been sent all messages: the process may end.
   Result<void> serve(const std::atomic<bool>& stop);
 
  private:
-  GroupRank(const GroupRankOptions& options, const RankSurroundings& surroundings)
-      : options_(options), surroundings_(surroundings), board_(surroundings.clock) {}
+  GroupRank(const GroupRankOptions& options, const RankContext& context)
+      : options_(options), context_(context), board_(context.clock) {}
 
   Result<void> assemble(std::unique_ptr<comm::Communicator> world);
   Result<void> connect_peers(Deadline deadline);
@@ -77,7 +77,7 @@ class GroupRank {
   void keep_prefixes();
 
   GroupRankOptions options_;
-  const RankSurroundings surroundings_;
+  const RankContext context_;
   std::unique_ptr<engine::RankRuntime> runtime_;
   std::unique_ptr<PeerPools> peers_;  // null, on all ranks: lanes read only their own pages
   std::unique_ptr<kvstore::KvStore> store_;

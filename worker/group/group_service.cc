@@ -27,25 +27,25 @@ SyncTimeouts timeouts_of(const GroupOptions& options) {
 
 GroupService::GroupService(const GroupResources& resources, const GroupOptions& options,
                            const Clock& clock)
-    : r_(resources),
+    : resources_(resources),
       options_(options),
       clock_(clock),
-      sync_(r_.runtime.grid().world(), r_.watch,
-            /*may_hang=*/!r_.runtime.device().info().host_memory, timeouts_of(options)),
-      reporter_(r_.link, r_.board),
-      leases_(r_.runtime.weights().shard.kv_replica == 0 ? &r_.store : nullptr, sync_, reporter_,
-              options) {
-  engine::Lane* lane = r_.runtime.lane();
+      sync_(resources_.runtime.grid().world(), resources_.watch,
+            /*may_hang=*/!resources_.runtime.device().info().host_memory, timeouts_of(options)),
+      reporter_(resources_.link, resources_.board),
+      leases_(resources_.runtime.weights().shard.kv_replica == 0 ? &resources_.store : nullptr,
+              sync_, reporter_, options) {
+  engine::Lane* lane = resources_.runtime.lane();
   if (lane == nullptr) return;
-  lane_runs_.emplace(LaneResources{.runtime = r_.runtime,
+  lane_runs_.emplace(LaneResources{.runtime = resources_.runtime,
                                    .lane = *lane,
-                                   .store = r_.store,
-                                   .server = r_.server,
+                                   .store = resources_.store,
+                                   .server = resources_.server,
                                    .group = sync_,
                                    .reporter = reporter_,
-                                   .watch = r_.watch,
-                                   .peers = r_.peers,
-                                   .cache = r_.cache,
+                                   .watch = resources_.watch,
+                                   .peers = resources_.peers,
+                                   .cache = resources_.cache,
                                    .options = options});
 }
 
@@ -53,32 +53,32 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(engine::all_agree(sync_.world(), make_page_movers(),
                                        Deadline::after(sync_.timeouts().command)));
   set_busy(false);
-  if (r_.link == nullptr) return serve(nullptr);
-  Drain drain(r_.board, reporter_, options_, clock_);
-  CommandSource commands(*r_.link, reporter_, drain, options_, stop, clock_,
-                         lane_runs_ ? r_.runtime.grid().shape().cp : 1);
+  if (resources_.link == nullptr) return serve(nullptr);
+  Drain drain(resources_.board, reporter_, options_, clock_);
+  CommandSource commands(*resources_.link, reporter_, drain, options_, stop, clock_,
+                         lane_runs_ ? resources_.runtime.grid().shape().cp : 1);
   MR_RETURN_IF_ERROR(serve(&commands));
   if (commands.refusal().empty()) return {};
   return error(Errc::kUnsupported, "the coordinator refused this group: {}", commands.refusal());
 }
 
 void GroupService::set_busy(bool busy) {
-  if (r_.pool_locker != nullptr) r_.pool_locker->set_busy(busy);
-  if (r_.peers != nullptr) r_.peers->set_busy(busy);
+  if (resources_.pool_locker != nullptr) resources_.pool_locker->set_busy(busy);
+  if (resources_.peers != nullptr) resources_.peers->set_busy(busy);
 }
 
 Result<void> GroupService::make_page_movers() {
-  const int num_threads = r_.runtime.cores().num_threads;
-  auto& device = r_.runtime.device();
+  const int num_threads = resources_.runtime.cores().num_threads;
+  auto& device = resources_.runtime.device();
   const int num_prompts = options_.max_preempting_tokens == 0 ? 1 : 2;  // at a time
   for (int i = 0; i < num_prompts; ++i) {
     const auto place = static_cast<size_t>(i);
     MR_ASSIGN_OR_RETURN(writers_[place],
-                        PageWriter::create(device, r_.store, r_.store.geometry(),
+                        PageWriter::create(device, resources_.store, resources_.store.geometry(),
                                            std::min(num_threads, kMaxPageWriters)));
-    MR_ASSIGN_OR_RETURN(
-        readers_[place],
-        PageReader::create(device, r_.store.geometry(), std::min(num_threads, kMaxPageReaders)));
+    MR_ASSIGN_OR_RETURN(readers_[place],
+                        PageReader::create(device, resources_.store.geometry(),
+                                           std::min(num_threads, kMaxPageReaders)));
   }
   return {};
 }
@@ -90,14 +90,14 @@ Result<void> GroupService::serve(CommandSource* commands) {
     MR_ASSIGN_OR_RETURN(
         const auto command,
         sync_.broadcast_command(commands != nullptr ? commands->next() : protocol::GroupCommand()));
-    MR_RETURN_IF_ERROR(obey(command, commands));
+    MR_RETURN_IF_ERROR(execute(command, commands));
     if (command.stop()) return {};
   }
 }
 
-Result<void> GroupService::obey(const protocol::GroupCommand& command, CommandSource* commands) {
+Result<void> GroupService::execute(const protocol::GroupCommand& command, CommandSource* commands) {
   MR_RETURN_IF_ERROR(change_leases(command));
-  r_.store.expire_leases();
+  resources_.store.expire_leases();
   MR_RETURN_IF_ERROR(run(command, commands));
   sync_.expect("gathering metrics", sync_.timeouts().command);
   const auto posted = post_metrics();
@@ -141,17 +141,17 @@ Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& comman
 Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
                                       PromptRun::Boundary at_boundary) {
   std::function<void()> on_cached;
-  if (sync_.is_root()) on_cached = [this] { reporter_.cache_changed(r_.cache.read()); };
-  PromptRun run({.runtime = r_.runtime,
-                 .grid = r_.runtime.grid(),
-                 .engine = r_.runtime.engine(),
+  if (sync_.is_root()) on_cached = [this] { reporter_.cache_changed(resources_.cache.read()); };
+  PromptRun run({.runtime = resources_.runtime,
+                 .grid = resources_.runtime.grid(),
+                 .engine = resources_.runtime.engine(),
                  .engine_sync = sync_,
                  .lane = std::nullopt,
-                 .limits = r_.runtime.limits(),
-                 .store = r_.store,
+                 .limits = resources_.runtime.limits(),
+                 .store = resources_.store,
                  .writer = *writers_[num_running_],
                  .reader = *readers_[num_running_],
-                 .server = r_.server,
+                 .server = resources_.server,
                  .sync = sync_,
                  .reporter = reporter_,
                  .pace = pace_,
@@ -183,7 +183,7 @@ Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
       MR_RETURN_IF_ERROR(obey_beside_suspended(command, commands));
     } else {
       MR_RETURN_IF_ERROR(change_leases(command));
-      r_.store.expire_leases();
+      resources_.store.expire_leases();
       MR_RETURN_IF_ERROR(run(command, commands));
     }
   } while (command.suspended());
@@ -196,7 +196,7 @@ Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
 Result<void> GroupService::obey_beside_suspended(const protocol::GroupCommand& command,
                                                  CommandSource* commands) {
   beside_suspended_ = true;
-  auto obeyed = obey(command, commands);
+  auto obeyed = execute(command, commands);
   beside_suspended_ = false;
   MR_RETURN_IF_ERROR(obeyed);
   sync_.expect("waiting for a command", sync_.timeouts().command + kCommandInterval);
@@ -212,9 +212,9 @@ Result<void> GroupService::expect_next_layer(const engine::LayerReport& report) 
 }
 
 Result<void> GroupService::post_metrics() {
-  const auto store = r_.store.stats();
-  reporter_.cache_changed(r_.cache.read());
-  const auto lost = r_.cache.take_lost();
+  const auto store = resources_.store.stats();
+  reporter_.cache_changed(resources_.cache.read());
+  const auto lost = resources_.cache.take_lost();
   PromptCounts counts = counts_;
   if (lane_runs_) counts += lane_runs_->counts();
   PerTier<kvstore::ReadTotals> loads;
@@ -226,22 +226,23 @@ Result<void> GroupService::post_metrics() {
       loads[tier].seconds += of_reader[tier].seconds;
     }
   }
-  const auto& groups = r_.runtime.engine().groups();
-  const RankStats own{.store = store,
-                      .free_prompt_tokens = r_.runtime.storable_tokens(store.pages_available),
-                      .prefix_loads = loads,
-                      .transport = r_.server.stats(),
-                      .tp = comm::sum_of(groups.tp->stats()),
-                      .cp = comm::sum_of(groups.cp->stats()),
-                      .attention_imbalance = attention_imbalance_,
-                      .cache_queried_tokens = counts.cache_queried_tokens,
-                      .cache_hit_tokens = counts.cache_hit_tokens,
-                      .cache_uneconomic_tokens = counts.cache_uneconomic_tokens,
-                      .num_lost_pages = std::ssize(lost.pages),
-                      .lost_are_all_left = lost.are_all_left};
+  const auto& groups = resources_.runtime.engine().groups();
+  const RankStats own{
+      .store = store,
+      .free_prompt_tokens = resources_.runtime.storable_tokens(store.pages_available),
+      .prefix_loads = loads,
+      .transport = resources_.server.stats(),
+      .tp = comm::sum_of(groups.tp->stats()),
+      .cp = comm::sum_of(groups.cp->stats()),
+      .attention_imbalance = attention_imbalance_,
+      .cache_queried_tokens = counts.cache_queried_tokens,
+      .cache_hit_tokens = counts.cache_hit_tokens,
+      .cache_uneconomic_tokens = counts.cache_uneconomic_tokens,
+      .num_lost_pages = std::ssize(lost.pages),
+      .lost_are_all_left = lost.are_all_left};
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       gather_stats(sync_.world(), own, Deadline::after(sync_.timeouts().command)));
-  r_.store.advance_eviction_clock(eviction_clock(ranks));
+  resources_.store.advance_eviction_clock(eviction_clock(ranks));
   reporter_.metrics(ranks);
   return gather_lost_pages(ranks, lost);
 }
@@ -270,7 +271,7 @@ Result<void> GroupService::gather_lost_pages(const std::vector<RankStats>& ranks
         {.pages = {next, next + rank.num_lost_pages}, .are_all_left = rank.lost_are_all_left});
     next += rank.num_lost_pages;
   }
-  reporter_.cache_changed(r_.cache.lost(by_rank));
+  reporter_.cache_changed(resources_.cache.lost(by_rank));
   return {};
 }
 

@@ -60,7 +60,7 @@ class GroupService {
   // Says whether a prompt runs.
   void set_busy(bool busy);
   Result<void> serve(CommandSource* commands);
-  Result<void> obey(const protocol::GroupCommand& command, CommandSource* commands);
+  Result<void> execute(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
   Result<void> run(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptRun::Boundary at_boundary);
@@ -72,7 +72,7 @@ class GroupService {
   Result<void> post_metrics();
   Result<void> gather_lost_pages(const std::vector<RankStats>& ranks, const LostPages& own);
 
-  const GroupResources r_;
+  const GroupResources resources_;
   const GroupOptions& options_;
   const Clock& clock_;
   RankSync sync_;

@@ -46,8 +46,9 @@ Result<std::vector<protocol::LaneReport>> gather_reports(comm::Communicator& wor
 // A lane's ranks wait for no other ranks, but other ranks wait for them. So even a lane of one rank
 // is watched.
 LaneRuns::LaneRuns(const LaneResources& resources)
-    : r_(resources),
-      sync_(r_.lane.grid().world(), r_.watch, /*may_hang=*/true, r_.group.timeouts()) {}
+    : resources_(resources),
+      sync_(resources_.lane.grid().world(), resources_.watch, /*may_hang=*/true,
+            resources_.group.timeouts()) {}
 
 Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& writer,
                            PageReader& reader, const FindCancelled& find_cancelled,
@@ -58,28 +59,29 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
   const auto prompts = prompts_of(command, messages, nowhere, writer, reader);
   read(prompts);
   for (const auto& prompt : prompts) {
-    r_.reporter.started(prompt.message.request_id());
+    resources_.reporter.started(prompt.message.request_id());
     prompt.run->open();
   }
   std::vector<protocol::LaneReport> reports;
   {
     std::vector<std::unique_ptr<kvstore::HeldPrefix>> held;
-    const auto places = tell_places(prompts, held);
-    if (!places.ok()) return r_.group.broken(places.error());
+    const auto places = share_places(prompts, held);
+    if (!places.ok()) return resources_.group.broken(places.error());
     protocol::LaneReport own;
     if (const Prompt* prompt = own_of(prompts)) {
-      if (prompt->run->goes_on()) compute(*prompt, *places);
-      prompt->run->tell(own);
+      if (prompt->run->may_continue()) compute(*prompt, *places);
+      prompt->run->fill_report(own);
     }
     MR_ASSIGN_OR_RETURN(reports, meet(own));
   }
-  const auto scores = tell_scores(prompts, reports);
-  if (!scores.ok()) return r_.group.broken(scores.error());
-  MR_ASSIGN_OR_RETURN(
-      const auto decided,
-      r_.group.broadcast_command(find_cancelled ? find_cancelled() : protocol::GroupCommand()));
+  const auto scores = share_scores(prompts, reports);
+  if (!scores.ok()) return resources_.group.broken(scores.error());
+  MR_ASSIGN_OR_RETURN(const auto decided,
+                      resources_.group.broadcast_command(
+                          find_cancelled ? find_cancelled() : protocol::GroupCommand()));
   for (const auto& prompt : prompts) {
-    prompt.run->hear(report_of(prompt, reports), (*scores)[static_cast<size_t>(prompt.lane)]);
+    prompt.run->take_report(report_of(prompt, reports),
+                            (*scores)[static_cast<size_t>(prompt.lane)]);
     const bool cancelled = std::ranges::find(decided.cancelled(), prompt.message.request_id()) !=
                            decided.cancelled().end();
     if (cancelled) prompt.run->cancel();
@@ -107,18 +109,18 @@ void LaneRuns::read(const std::vector<Prompt>& prompts) {
 }
 
 const LaneRuns::Prompt* LaneRuns::own_of(const std::vector<Prompt>& prompts) const {
-  const auto own = std::ranges::find(prompts, r_.lane.number(), &Prompt::lane);
+  const auto own = std::ranges::find(prompts, resources_.lane.number(), &Prompt::lane);
   return own == prompts.end() ? nullptr : &*own;
 }
 
 std::vector<LaneRuns::Prompt> LaneRuns::prompts_of(const protocol::GroupCommand& command,
                                                    LaneMessages& messages, ControlBoard& nowhere,
                                                    PageWriter& writer, PageReader& reader) {
-  const int num_lanes = r_.runtime.grid().shape().cp;
+  const int num_lanes = resources_.runtime.grid().shape().cp;
   std::vector<Prompt> prompts;
   for (int i = 0; i < command.side_by_side_size(); ++i) {
     const int lane = (static_cast<int>(command.first_lane()) + i) % num_lanes;
-    const bool speaks = lane == r_.lane.number() && sync_.is_root();
+    const bool speaks = lane == resources_.lane.number() && sync_.is_root();
     Prompt& prompt = prompts.emplace_back(Prompt{
         .message = command.side_by_side(i),
         .lane = lane,
@@ -132,31 +134,32 @@ std::vector<LaneRuns::Prompt> LaneRuns::prompts_of(const protocol::GroupCommand&
 std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, PageWriter& writer,
                                               PageReader& reader) {
   std::function<void()> on_cached;
-  if (r_.runtime.grid().is_root()) {
-    on_cached = [this] { r_.reporter.cache_changed(r_.cache.read()); };
+  if (resources_.runtime.grid().is_root()) {
+    on_cached = [this] { resources_.reporter.cache_changed(resources_.cache.read()); };
   }
   return std::make_unique<PromptRun>(
-      PromptResources{.runtime = r_.runtime,
-                      .grid = r_.runtime.grid(),
-                      .engine = r_.lane.engine(),
-                      .engine_sync = sync_,
-                      .lane = PromptLane{.number = prompt.lane,
-                                         .most_new_tokens = r_.runtime.side_by_side_tokens(),
-                                         .reads_peers = r_.peers != nullptr},
-                      .limits = r_.runtime.lane_limits(),
-                      .store = r_.store,
-                      .writer = writer,
-                      .reader = reader,
-                      .server = r_.server,
-                      .sync = r_.group,
-                      .reporter = *prompt.reporter,
-                      .pace = pace_,
-                      .on_cached = std::move(on_cached),
-                      .options = r_.options},
+      PromptResources{
+          .runtime = resources_.runtime,
+          .grid = resources_.runtime.grid(),
+          .engine = resources_.lane.engine(),
+          .engine_sync = sync_,
+          .lane = PromptLane{.number = prompt.lane,
+                             .most_new_tokens = resources_.runtime.side_by_side_tokens(),
+                             .reads_peers = resources_.peers != nullptr},
+          .limits = resources_.runtime.lane_limits(),
+          .store = resources_.store,
+          .writer = writer,
+          .reader = reader,
+          .server = resources_.server,
+          .sync = resources_.group,
+          .reporter = *prompt.reporter,
+          .pace = pace_,
+          .on_cached = std::move(on_cached),
+          .options = resources_.options},
       prompt.message, [this](const engine::LayerReport& report) -> Result<void> {
         sync_.expect(fmt::format("what follows layer {} of {} of a prompt beside others",
                                  report.layer + 1, report.num_layers),
-                     r_.options.layer_timeout);
+                     resources_.options.layer_timeout);
         return {};
       });
 }
@@ -164,26 +167,26 @@ std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, PageWriter& 
 // Gathers [ranks of the row][prompts]: the places of a rank's pages of the prompt's prefix. The
 // lane's own pages are left out; it asks its store for them. All ranks know how many places there
 // are.
-Result<LaneRuns::Places> LaneRuns::tell_places(
+Result<LaneRuns::Places> LaneRuns::share_places(
     const std::vector<Prompt>& prompts, std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held) {
-  auto& cp = r_.runtime.grid().cp();
-  const auto& geometry = r_.store.geometry();
+  auto& cp = resources_.runtime.grid().cp();
+  const auto& geometry = resources_.store.geometry();
   const int64_t rows = int64_t{geometry.num_layers} * geometry.num_kv_heads;
   own_places_.clear();
   std::vector<int64_t> counts(static_cast<size_t>(cp.size()));  // of bytes
   std::vector<std::vector<int64_t>> of_prompts;                 // [prompts][ranks]
   for (const auto& prompt : prompts) {
     auto& of_ranks = of_prompts.emplace_back(counts.size());
-    if (!prompt.run->goes_on()) continue;
+    if (!prompt.run->may_continue()) continue;
     for (int rank = 0; rank < cp.size(); ++rank) {
       if (rank == prompt.lane) continue;
       const auto pages = prompt.run->cached().prefix.pages(rank);
       of_ranks[static_cast<size_t>(rank)] = rows * std::ssize(pages);
       counts[static_cast<size_t>(rank)] += rows * std::ssize(pages) * int64_t{sizeof(PagePlace)};
       if (rank != cp.rank() || pages.empty()) continue;
-      auto pinned = r_.store.hold_prefix(prompt.message.request_id());
+      auto pinned = resources_.store.hold_prefix(prompt.message.request_id());
       if (pinned.ok()) {
-        add_places(*held.emplace_back(*std::move(pinned)), r_.store, own_places_);
+        add_places(*held.emplace_back(*std::move(pinned)), resources_.store, own_places_);
       }
       own_places_.resize(static_cast<size_t>(counts[static_cast<size_t>(rank)]) /
                          sizeof(PagePlace));  // in no pool, if gone
@@ -196,7 +199,7 @@ Result<LaneRuns::Places> LaneRuns::tell_places(
     MR_RETURN_IF_ERROR(
         cp.all_gather(std::as_bytes(std::span(own_places_)),
                       std::as_writable_bytes(std::span(all_places_).first(num_places)), counts,
-                      Deadline::after(r_.options.layer_timeout)));
+                      Deadline::after(resources_.options.layer_timeout)));
   }
   Places places(counts.size());
   size_t first = 0;
@@ -213,14 +216,14 @@ Result<LaneRuns::Places> LaneRuns::tell_places(
 
 const protocol::LaneReport& LaneRuns::report_of(
     const Prompt& prompt, std::span<const protocol::LaneReport> reports) const {
-  const auto& grid = r_.runtime.grid();
+  const auto& grid = resources_.runtime.grid();
   const int rank = prompt.lane * grid.shape().tp + grid.tp().rank();
   return reports[static_cast<size_t>(rank)];
 }
 
-Result<LaneRuns::Scores> LaneRuns::tell_scores(const std::vector<Prompt>& prompts,
-                                               std::span<const protocol::LaneReport> reports) {
-  auto& cp = r_.runtime.grid().cp();
+Result<LaneRuns::Scores> LaneRuns::share_scores(const std::vector<Prompt>& prompts,
+                                                std::span<const protocol::LaneReport> reports) {
+  auto& cp = resources_.runtime.grid().cp();
   std::vector<int64_t> counts(static_cast<size_t>(cp.size()));  // of bytes
   for (const auto& prompt : prompts) {
     counts[static_cast<size_t>(prompt.lane)] =
@@ -234,7 +237,7 @@ Result<LaneRuns::Scores> LaneRuns::tell_scores(const std::vector<Prompt>& prompt
   if (num_bytes > 0) {
     MR_RETURN_IF_ERROR(cp.all_gather(
         std::as_bytes(own), std::as_writable_bytes(std::span(all_scores_).first(num_scores)),
-        counts, Deadline::after(r_.options.layer_timeout)));
+        counts, Deadline::after(resources_.options.layer_timeout)));
   }
   Scores scores;
   std::span<const float> rest = all_scores_;
@@ -246,9 +249,10 @@ Result<LaneRuns::Scores> LaneRuns::tell_scores(const std::vector<Prompt>& prompt
 }
 
 void LaneRuns::compute(const Prompt& prompt, const Places& places) const {
-  PeerPins pins(r_.store, prompt.message.request_id(), prompt.run->cached().prefix, prompt.lane,
-                r_.peers, places[static_cast<size_t>(prompt.lane)]);
-  if (r_.peers != nullptr && prompt.run->cached().prefix.num_pages() > 0) r_.peers->set_used();
+  PeerPins pins(resources_.store, prompt.message.request_id(), prompt.run->cached().prefix,
+                prompt.lane, resources_.peers, places[static_cast<size_t>(prompt.lane)]);
+  if (resources_.peers != nullptr && prompt.run->cached().prefix.num_pages() > 0)
+    resources_.peers->set_used();
   if (pins.reach_all()) return prompt.run->compute(&pins);
   prompt.run->compute(error(Errc::kUnavailable,
                             "cached pages of other ranks are on disk, or in a GPU's memory alone"));
@@ -256,20 +260,20 @@ void LaneRuns::compute(const Prompt& prompt, const Places& places) const {
 
 // A rank that has finished its prompt, or has none, waits for the slowest.
 Result<std::vector<protocol::LaneReport>> LaneRuns::meet(const protocol::LaneReport& own) {
-  const int32_t num_steps = r_.runtime.weights().config.num_layers + kStepsBesideLayers;
-  const Duration longest = num_steps * r_.options.layer_timeout;
-  r_.group.expect_others("prompts side by side", longest, r_.options.layer_timeout);
-  auto reports = gather_reports(r_.group.world(), own, Deadline::after(longest));
-  if (!reports.ok()) return r_.group.broken(reports.error());
+  const int32_t num_steps = resources_.runtime.weights().config.num_layers + kStepsBesideLayers;
+  const Duration longest = num_steps * resources_.options.layer_timeout;
+  resources_.group.expect_others("prompts side by side", longest, resources_.options.layer_timeout);
+  auto reports = gather_reports(resources_.group.world(), own, Deadline::after(longest));
+  if (!reports.ok()) return resources_.group.broken(reports.error());
   return reports;
 }
 
 Result<void> LaneRuns::relay(const protocol::LaneReport& own) {
-  const auto reports =
-      gather_reports(r_.group.world(), own, Deadline::after(r_.options.layer_timeout));
-  if (!reports.ok()) return r_.group.broken(reports.error());
+  const auto reports = gather_reports(resources_.group.world(), own,
+                                      Deadline::after(resources_.options.layer_timeout));
+  if (!reports.ok()) return resources_.group.broken(reports.error());
   for (const auto& report : *reports) {
-    for (const auto& message : report.messages()) r_.reporter.relay(message);
+    for (const auto& message : report.messages()) resources_.reporter.relay(message);
   }
   return {};
 }

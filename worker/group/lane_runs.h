@@ -78,8 +78,8 @@ class LaneRuns {
   const Prompt* own_of(const std::vector<Prompt>& prompts) const;
   // Collective over the context-parallel row. `held` keeps this rank's pages in the places that it
   // has told. What is returned is valid until the next call.
-  Result<Places> tell_places(const std::vector<Prompt>& prompts,
-                             std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held);
+  Result<Places> share_places(const std::vector<Prompt>& prompts,
+                              std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held);
   void compute(const Prompt& prompt, const Places& places) const;
   // `reports`: of all ranks. Returns that of the rank that computed the prompt for this rank's
   // heads.
@@ -87,15 +87,15 @@ class LaneRuns {
                                         std::span<const protocol::LaneReport> reports) const;
   // Collective over the context-parallel row. The scores of the pages that the prompts began with,
   // by lane; none where a prompt failed. Valid until the next call.
-  Result<Scores> tell_scores(const std::vector<Prompt>& prompts,
-                             std::span<const protocol::LaneReport> reports);
+  Result<Scores> share_scores(const std::vector<Prompt>& prompts,
+                              std::span<const protocol::LaneReport> reports);
   // The next two are collective over the group.
   // Waits for the last lane. Returns how each rank's prompt went, by rank.
   Result<std::vector<protocol::LaneReport>> meet(const protocol::LaneReport& own);
   // Rank 0 sends the messages of all lanes to the coordinator.
   Result<void> relay(const protocol::LaneReport& own);
 
-  const LaneResources r_;
+  const LaneResources resources_;
   RankSync sync_;  // of the lane
   RowPace pace_;   // the lane's own: prompts that all ranks compute have another
   PromptCounts counts_;

@@ -40,48 +40,50 @@ StoredBytes sum_of(std::span<const StoredBytes> ranks) {
 
 PromptRun::PromptRun(const PromptResources& resources, const protocol::RunPrompt& prompt,
                      Boundary at_boundary)
-    : r_(resources),
+    : resources_(resources),
       prompt_(prompt),
       at_boundary_(std::move(at_boundary)),
       num_tokens_(static_cast<int64_t>(prompt.prompt_token_ids().size() / sizeof(int32_t))),
-      progress_(r_.reporter, prompt.request_id(), r_.runtime.weights().config.num_layers) {}
+      progress_(resources_.reporter, prompt.request_id(),
+                resources_.runtime.weights().config.num_layers) {}
 
 bool PromptRun::computes() const {
-  return !r_.lane || r_.lane->number == r_.grid.cp().rank();
+  return !resources_.lane || resources_.lane->number == resources_.grid.cp().rank();
 }
 
 bool PromptRun::is_first_of_computing() const {
-  return computes() && r_.engine_sync.is_root();
+  return computes() && resources_.engine_sync.is_root();
 }
 
 engine::Partition PromptRun::partition() const {
   const int64_t cached_tokens = cached_.prefix.num_tokens();
-  if (!r_.lane) return r_.engine.partition(num_tokens_, cached_tokens);
-  return engine::Partition::on_one_rank(num_tokens_, r_.grid.shape().cp, r_.lane->number,
-                                        cached_tokens);
+  if (!resources_.lane) return resources_.engine.partition(num_tokens_, cached_tokens);
+  return engine::Partition::on_one_rank(num_tokens_, resources_.grid.shape().cp,
+                                        resources_.lane->number, cached_tokens);
 }
 
 Result<void> PromptRun::run() {
-  r_.reporter.started(prompt_.request_id());
+  resources_.reporter.started(prompt_.request_id());
   open();
   if (went_.ok()) went_ = compute_again_if_damaged();
   return close();
 }
 
 void PromptRun::read() {
-  read_ = read_prompt(prompt_, r_.limits, r_.runtime, r_.grid, r_.options);
+  read_ = read_prompt(prompt_, resources_.limits, resources_.runtime, resources_.grid,
+                      resources_.options);
 }
 
 void PromptRun::open() {
   // Until the first boundary, room for the prompt is made, and then one layer is run.
-  r_.sync.expect("the first layer", 2 * r_.options.layer_timeout);
+  resources_.sync.expect("the first layer", 2 * resources_.options.layer_timeout);
   went_ = check_and_make_room();
 }
 
 Result<void> PromptRun::check_and_make_room() {
   if (!read_) read();
   auto input = *std::exchange(read_, std::nullopt);
-  MR_RETURN_IF_ERROR(r_.sync.all_agree(input.status()));
+  MR_RETURN_IF_ERROR(resources_.sync.all_agree(input.status()));
   input_ = *std::move(input);
   // The client of a streaming prompt is told of the prefix before it is loaded, so all of it is
   // checked.
@@ -90,7 +92,7 @@ Result<void> PromptRun::check_and_make_room() {
   MR_RETURN_IF_ERROR(check_place());
   if (!streams(prompt_)) return {};
   MR_ASSIGN_OR_RETURN(auto known, manifest(/*finished=*/nullptr));
-  if (is_first_of_computing()) r_.reporter.opened(prompt_.request_id(), std::move(known));
+  if (is_first_of_computing()) resources_.reporter.opened(prompt_.request_id(), std::move(known));
   return {};
 }
 
@@ -126,10 +128,10 @@ Result<void> PromptRun::compute_in_lane(Result<PrefixPins*> pins) {
   const auto& prefix = cached_.prefix;
   if (prefix.num_pages() == 0) return conclude(prefill(nullptr, {}));
   needs_all_ranks_ = true;
-  MR_RETURN_IF_ERROR(r_.engine_sync.all_agree(pins.status()));
+  MR_RETURN_IF_ERROR(resources_.engine_sync.all_agree(pins.status()));
   std::vector<int64_t> pages(static_cast<size_t>(prefix.num_pages()));
   std::iota(pages.begin(), pages.end(), int64_t{0});
-  StorePrefix source(r_.runtime.device(), r_.reader, **pins, std::move(pages));
+  StorePrefix source(resources_.runtime.device(), resources_.reader, **pins, std::move(pages));
   auto computed =
       prefill(&source, {.owners = std::vector<int>(prefix.owners.size()), .float8 = prefix.float8});
   needs_all_ranks_ = !computed.ok() && computed.error().code == Errc::kCorrupt;
@@ -143,12 +145,12 @@ Result<void> PromptRun::conclude(Result<engine::PrefillResult> prefill) {
   finished_.cached_tokens = cached_.prefix.num_tokens();
   finished_.uneconomic_tokens = cached_.num_left * kernels::kPageTokens;
   learn_pace(finished_.prefill);
-  progress_.report_until(r_.runtime.weights().config.num_layers);
+  progress_.report_until(resources_.runtime.weights().config.num_layers);
   attention_imbalance_ = finished_.prefill.imbalance.mean;
   return budget_ ? drop_pages() : Result<void>();
 }
 
-void PromptRun::tell(protocol::LaneReport& report) const {
+void PromptRun::fill_report(protocol::LaneReport& report) const {
   if (!went_.ok()) {
     report.mutable_error()->set_code(errc_to_wire(went_.error().code));
     report.mutable_error()->set_message(went_.error().message);
@@ -158,7 +160,7 @@ void PromptRun::tell(protocol::LaneReport& report) const {
 
 int64_t PromptRun::num_prefix_scores(const protocol::LaneReport& report) const {
   if (report.has_error()) return 0;
-  const auto& geometry = r_.store.geometry();
+  const auto& geometry = resources_.store.geometry();
   return int64_t{geometry.num_layers} * geometry.num_kv_heads * cached_.prefix.num_pages();
 }
 
@@ -166,7 +168,8 @@ std::span<const float> PromptRun::prefix_scores() const {
   return went_.ok() && prefix_scores_ ? prefix_scores_->scores() : std::span<const float>();
 }
 
-void PromptRun::hear(const protocol::LaneReport& report, std::span<const float> prefix_scores) {
+void PromptRun::take_report(const protocol::LaneReport& report,
+                            std::span<const float> prefix_scores) {
   if (computes()) return;
   if (report.has_error()) {
     went_ = Error(errc_from_wire(report.error().code()), report.error().message());
@@ -174,8 +177,8 @@ void PromptRun::hear(const protocol::LaneReport& report, std::span<const float> 
     return;
   }
   if (!pages_) return;
-  heard_ = set_prefix_scores(r_.store, prompt_.request_id(), cached_.prefix, r_.grid.cp().rank(),
-                             prefix_scores);
+  scores_set_ = set_prefix_scores(resources_.store, prompt_.request_id(), cached_.prefix,
+                                  resources_.grid.cp().rank(), prefix_scores);
 }
 
 void PromptRun::cancel() {
@@ -191,18 +194,18 @@ Result<void> PromptRun::close() {
   const auto outcome = described.status();
   log_end(outcome);
   if (!outcome.ok()) {
-    auto met = r_.sync.meet_after(outcome.error(), r_.sync.timeouts().command);
+    auto met = resources_.sync.meet_after(outcome.error(), resources_.sync.timeouts().command);
     if (is_first_of_computing() && !needs_all_ranks_) {
-      r_.reporter.failed(prompt_.request_id(), met.ok() ? outcome.error() : met.error());
+      resources_.reporter.failed(prompt_.request_id(), met.ok() ? outcome.error() : met.error());
     }
     return met;
   }
   if (!is_first_of_computing()) return {};
-  auto done =
-      done_message(finished_, prompt_, std::move(*described), r_.store.geometry().page_bytes(),
-                   r_.lane ? stage_seconds_ : stages_.stop());
-  done.set_in_lane(r_.lane.has_value());
-  r_.reporter.done(std::move(done));
+  auto done = done_message(finished_, prompt_, std::move(*described),
+                           resources_.store.geometry().page_bytes(),
+                           resources_.lane ? stage_seconds_ : stages_.stop());
+  done.set_in_lane(resources_.lane.has_value());
+  resources_.reporter.done(std::move(done));
   return {};
 }
 
@@ -226,14 +229,15 @@ Result<engine::PrefillResult> PromptRun::prefill(engine::PrefixSource* prefix,
                                                  engine::PromptPrefix described) {
   engine::KvSink* sink = pages_ ? &pages_->sink() : nullptr;
   prefix_scores_.reset();
-  if (r_.lane && prefix != nullptr) {
+  if (resources_.lane && prefix != nullptr) {
     sink = &prefix_scores_.emplace(cached_.prefix.num_pages(), sink);
   }
   budget_.reset();
   if (has_budget(prompt_)) {
-    sink = &budget_.emplace(prompt_.options().kv_budget(), r_.runtime.weights(), num_tokens_, sink);
+    sink = &budget_.emplace(prompt_.options().kv_budget(), resources_.runtime.weights(),
+                            num_tokens_, sink);
   }
-  return r_.engine.prefill(
+  return resources_.engine.prefill(
       {.token_ids = input_->token_ids,
        .plan = &input_->plan,
        .recall_by_head = prompt_.options().recall_by_head(),
@@ -242,7 +246,7 @@ Result<engine::PrefillResult> PromptRun::prefill(engine::PrefixSource* prefix,
        .prefix_source = prefix,
        .at_boundary = [this](const engine::LayerReport& report) { return after_layer(report); },
        .stages = &stages_},
-      r_.options.layer_timeout);
+      resources_.options.layer_timeout);
 }
 
 // The lease may be over already; then there is nothing to remember.
@@ -250,10 +254,12 @@ void PromptRun::remember() {
   if (!pages_ || !writes_cache(prompt_) || input_->page_keys.empty()) return;
   const auto remembered = pages_->remember(
       input_->page_keys,
-      plan::column_cost(r_.runtime.weights().config, num_tokens_, finished_.prefill.density),
-      r_.on_cached ? std::make_shared<const kvstore::CachedPrompt>(cached_prompt()) : nullptr);
+      plan::column_cost(resources_.runtime.weights().config, num_tokens_,
+                        finished_.prefill.density),
+      resources_.on_cached ? std::make_shared<const kvstore::CachedPrompt>(cached_prompt())
+                           : nullptr);
   if (!remembered.ok()) log::debug("{}", remembered.error().to_string());
-  if (r_.on_cached) r_.on_cached();
+  if (resources_.on_cached) resources_.on_cached();
 }
 
 // If another rank could not remember its pages, that rank's store says that they are gone.
@@ -283,22 +289,24 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
   const auto wanted = std::span(input_->page_keys)
                           .first(std::min(input_->page_keys.size(), static_cast<size_t>(most)));
   // Only the lane knows which pages a budget drops, so all pages must be its own.
-  const bool lane_alone = r_.lane && (!r_.lane->reads_peers || has_budget(prompt_));
+  const bool lane_alone = resources_.lane && (!resources_.lane->reads_peers || has_budget(prompt_));
   if (reads_cache(prompt_) && !wanted.empty()) {
-    MR_ASSIGN_OR_RETURN(cached_, agree_on_prefix(r_.store, r_.grid, wanted,
-                                                 Deadline::after(r_.options.layer_timeout),
-                                                 {.pages = check,
-                                                  .num_threads = r_.runtime.cores().num_threads,
-                                                  .num_tokens = num_tokens_,
-                                                  .rows = r_.pace.of(input_->plan_identity),
-                                                  .loads_beside = r_.reader.runs_beside(),
-                                                  .lane = r_.lane ? r_.lane->number : -1,
-                                                  .lane_alone = lane_alone}));
+    MR_ASSIGN_OR_RETURN(cached_,
+                        agree_on_prefix(resources_.store, resources_.grid, wanted,
+                                        Deadline::after(resources_.options.layer_timeout),
+                                        {.pages = check,
+                                         .num_threads = resources_.runtime.cores().num_threads,
+                                         .num_tokens = num_tokens_,
+                                         .rows = resources_.pace.of(input_->plan_identity),
+                                         .loads_beside = resources_.reader.runs_beside(),
+                                         .lane = resources_.lane ? resources_.lane->number : -1,
+                                         .lane_alone = lane_alone}));
   }
-  if (r_.lane && num_tokens_ - cached_.prefix.num_tokens() > r_.lane->most_new_tokens) {
+  if (resources_.lane &&
+      num_tokens_ - cached_.prefix.num_tokens() > resources_.lane->most_new_tokens) {
     needs_all_ranks_ = true;
     return error(Errc::kUnavailable, "{} tokens to compute in a lane, at most {}",
-                 num_tokens_ - cached_.prefix.num_tokens(), r_.lane->most_new_tokens);
+                 num_tokens_ - cached_.prefix.num_tokens(), resources_.lane->most_new_tokens);
   }
   auto made = make_room();
   if (made.ok() || cached_.prefix.num_pages() == 0 ||
@@ -311,14 +319,15 @@ Result<void> PromptRun::find_prefix_and_room(kvstore::CacheCheck check) {
 }
 
 Result<void> PromptRun::check_place() const {
-  return check_between_layers(
-      {.num_tokens = num_tokens_,
-       .cached_tokens = cached_.prefix.num_tokens(),
-       .other_tokens = r_.beside_tokens,
-       .other_suspended = r_.beside_suspended,
-       .most_new_tokens = r_.options.max_preempting_tokens,
-       .memory_bytes = r_.runtime.limits().memory_bytes,
-       .prompt_bytes = [this](int64_t num_tokens) { return r_.runtime.prompt_bytes(num_tokens); }});
+  return check_between_layers({.num_tokens = num_tokens_,
+                               .cached_tokens = cached_.prefix.num_tokens(),
+                               .other_tokens = resources_.beside_tokens,
+                               .other_suspended = resources_.beside_suspended,
+                               .most_new_tokens = resources_.options.max_preempting_tokens,
+                               .memory_bytes = resources_.runtime.limits().memory_bytes,
+                               .prompt_bytes = [this](int64_t num_tokens) {
+                                 return resources_.runtime.prompt_bytes(num_tokens);
+                               }});
 }
 
 // Phases are measured on the device: they do not include prompts that ran between two layers of
@@ -326,18 +335,20 @@ Result<void> PromptRun::check_place() const {
 void PromptRun::learn_pace(const engine::PrefillResult& prefill) {
   double computing_s = 0;
   for (const double phase_s : prefill.phases.seconds()) computing_s += phase_s;
-  r_.pace.observe(input_->plan_identity, cached_.prefix.num_tokens(), num_tokens_, computing_s);
+  resources_.pace.observe(input_->plan_identity, cached_.prefix.num_tokens(), num_tokens_,
+                          computing_s);
 }
 
 Result<void> PromptRun::make_room() {
   Result<void> own;
-  if (r_.runtime.weights().shard.kv_replica == 0) {
-    pages_.emplace(r_.runtime.device(), r_.store, r_.writer, r_.reader, prompt_.request_id(),
-                   partition().pages(r_.grid.cp().rank()), cached_.own);
+  if (resources_.runtime.weights().shard.kv_replica == 0) {
+    pages_.emplace(resources_.runtime.device(), resources_.store, resources_.writer,
+                   resources_.reader, prompt_.request_id(),
+                   partition().pages(resources_.grid.cp().rank()), cached_.own);
     own = pages_->begin(num_tokens_);
     if (own.ok() && streams(prompt_)) own = pages_->open(prompt_.lease_id());
   }
-  return r_.sync.all_agree(own);
+  return resources_.sync.all_agree(own);
 }
 
 Result<void> PromptRun::after_layer(const engine::LayerReport& report) {
@@ -356,52 +367,55 @@ Result<int32_t> PromptRun::num_reportable() {
   if (!streams(prompt_)) return num_computed;
   const int32_t own = pages_ ? pages_->sink().num_complete() : num_computed;
   MR_ASSIGN_OR_RETURN(const auto complete,
-                      engine::gather_values(r_.engine_sync.world(), own,
-                                            Deadline::after(r_.options.layer_timeout)));
+                      engine::gather_values(resources_.engine_sync.world(), own,
+                                            Deadline::after(resources_.options.layer_timeout)));
   return *std::min_element(complete.begin(), complete.end());
 }
 
 Result<void> PromptRun::drop_pages() {
-  r_.engine_sync.expect("dropping pages", 2 * r_.options.layer_timeout);
-  MR_ASSIGN_OR_RETURN(finished_.budget,
-                      budget_->choose(r_.grid.tp(), Deadline::after(r_.options.layer_timeout)));
-  return r_.engine_sync.all_agree(pages_ ? pages_->drop_all_but(finished_.budget->kept)
-                                         : Result<void>());
+  resources_.engine_sync.expect("dropping pages", 2 * resources_.options.layer_timeout);
+  MR_ASSIGN_OR_RETURN(
+      finished_.budget,
+      budget_->choose(resources_.grid.tp(), Deadline::after(resources_.options.layer_timeout)));
+  return resources_.engine_sync.all_agree(pages_ ? pages_->drop_all_but(finished_.budget->kept)
+                                                 : Result<void>());
 }
 
 Result<void> PromptRun::seal() {
-  r_.sync.expect("sealing the cache", 2 * r_.options.layer_timeout);  // and gathering the manifest
+  resources_.sync.expect("sealing the cache",
+                         2 * resources_.options.layer_timeout);  // and gathering the manifest
   Result<StoredBytes> own = StoredBytes();
-  if (!heard_.ok()) {
-    own = heard_.error();
+  if (!scores_set_.ok()) {
+    own = scores_set_.error();
   } else if (pages_) {
-    const auto placed =
-        pages_->seal(prompt_.lease_id(), granted_lease(r_.options, prompt_.options().lease_ms()));
+    const auto placed = pages_->seal(
+        prompt_.lease_id(), granted_lease(resources_.options, prompt_.options().lease_ms()));
     own = placed.ok() ? pages_->sink().stored() : Result<StoredBytes>(placed.error());
     if (placed.ok()) finished_.placement = *placed;
   }
-  MR_ASSIGN_OR_RETURN(
-      const auto stored,
-      engine::all_agree_on_values(r_.sync.world(), own, Deadline::after(r_.options.layer_timeout)));
+  MR_ASSIGN_OR_RETURN(const auto stored, engine::all_agree_on_values(
+                                             resources_.sync.world(), own,
+                                             Deadline::after(resources_.options.layer_timeout)));
   finished_.stored = sum_of(stored);
   return {};
 }
 
 Result<protocol::Manifest> PromptRun::manifest(const FinishedPrompt* finished) const {
   MR_ASSIGN_OR_RETURN(
-      auto ranks, gather_shards(r_.sync.world(), r_.server.address(),
+      auto ranks, gather_shards(resources_.sync.world(), resources_.server.address(),
                                 finished == nullptr ? kvstore::Placement() : finished->placement,
-                                Deadline::after(r_.options.layer_timeout)));
+                                Deadline::after(resources_.options.layer_timeout)));
   if (!computes()) return protocol::Manifest();
   return make_manifest({.request_id = prompt_.request_id(),
                         .lease_id = prompt_.lease_id(),
-                        .lease = granted_lease(r_.options, prompt_.options().lease_ms()),
-                        .epoch = r_.options.epoch,
+                        .lease = granted_lease(resources_.options, prompt_.options().lease_ms()),
+                        .epoch = resources_.options.epoch,
                         .result = finished == nullptr ? nullptr : &finished->prefill,
                         .kept = finished == nullptr ? nullptr : finished->kept_in_part(),
-                        .float8 = r_.runtime.kv_scales().get(),
+                        .float8 = resources_.runtime.kv_scales().get(),
                         .ranks = ranks},
-                       r_.runtime.weights(), partition(), cached_.prefix, r_.grid.shape());
+                       resources_.runtime.weights(), partition(), cached_.prefix,
+                       resources_.grid.shape());
 }
 
 // Logs one line a request, on the first of the ranks that compute it.

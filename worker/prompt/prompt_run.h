@@ -96,25 +96,26 @@ class PromptRun {
   // error (kPeerLost) ends the group too.
   Result<void> run();
 
-  // The same in steps, for a prompt in a lane: open(), compute(), tell(), hear(), close(). open()
-  // and close() are collective over the group, compute() over the lane. In between, the lane's
-  // ranks tell the others how it went.
+  // The same in steps, for a prompt in a lane: open(), compute(), fill_report(), take_report(),
+  // close(). open() and close() are collective over the group, compute() over the lane. In between,
+  // the lane's ranks report to the others how it went.
   // read() may be called before open(), which otherwise does the same: it checks the prompt and
   // computes the keys of its pages. Not collective; prompts may read on threads of their own.
   void read();
   void open();
-  // Whether the prompt goes on; the same on all ranks after open() and after hear().
-  bool goes_on() const { return went_.ok(); }
+  // Whether the prompt goes on; the same on all ranks after open() and after take_report().
+  bool may_continue() const { return went_.ok(); }
   const CachedPrefix& cached() const { return cached_; }
   // `pins` pins all pages of the prefix, and outlives the run. kUnavailable in its place: some of
   // the pages cannot be reached.
   void compute(Result<PrefixPins*> pins);
-  void tell(protocol::LaneReport& report) const;
-  // The scores that hear() wants of a rank of the lane: their number, the same on all ranks of the
-  // row, and on a rank that has computed the prompt what they are (PrefixScoreSink::scores()).
+  void fill_report(protocol::LaneReport& report) const;
+  // The scores that take_report() wants of a rank of the lane: their number, the same on all ranks
+  // of the row, and on a rank that has computed the prompt what they are
+  // (PrefixScoreSink::scores()).
   int64_t num_prefix_scores(const protocol::LaneReport& report) const;
   std::span<const float> prefix_scores() const;
-  void hear(const protocol::LaneReport& report, std::span<const float> prefix_scores);
+  void take_report(const protocol::LaneReport& report, std::span<const float> prefix_scores);
   // Ends the prompt as cancelled. Called on all ranks before close().
   void cancel();
   Result<void> close();
@@ -158,7 +159,7 @@ class PromptRun {
   Result<protocol::Manifest> manifest(const FinishedPrompt* finished) const;
   void log_end(const Result<void>& outcome) const;
 
-  const PromptResources r_;
+  const PromptResources resources_;
   const protocol::RunPrompt& prompt_;
   const Boundary at_boundary_;
   const int64_t num_tokens_;
@@ -171,7 +172,8 @@ class PromptRun {
   std::optional<PrefixScoreSink> prefix_scores_;  // in a lane, behind a prefix
   std::optional<PromptPages> pages_;              // none on a rank whose kv heads another stores
   Result<void> went_;
-  Result<void> heard_;  // on ranks outside the lane: whether hear() could set the scores
+  Result<void>
+      scores_set_;  // on ranks outside the lane: whether take_report() could set the scores
   bool needs_all_ranks_ = false;
   FinishedPrompt finished_;  // filled in as far as this rank knows
   std::array<double, engine::kStageNames.size()> stage_seconds_ = {};

@@ -105,20 +105,20 @@ bool RankWatch::wait_for_words(Deadline longest) {
   if (poll(polled.data(), polled.size(), static_cast<int>(longest_ms)) <= 0) return true;
   if (polled.back().revents != 0) return false;
   for (size_t i = 0; i < peers_.size(); ++i) {
-    if (polled[i].revents != 0) hear(peers_[i]);
+    if (polled[i].revents != 0) receive(peers_[i]);
   }
   return true;
 }
 
-void RankWatch::hear(Peer& peer) {
+void RankWatch::receive(Peer& peer) {
   std::array<char, 64> words{};
   const ssize_t count = recv(peer.socket.fd(), words.data(), words.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
   const std::string_view said(words.data(), static_cast<size_t>(std::max<ssize_t>(count, 0)));
   const std::lock_guard lock(mutex_);
   const TimePoint now = Clock::steady().now();
-  if (now - peer.heard_at >= kSilence) peer.pause = now - peer.heard_at;
-  peer.heard_at = now;
+  if (now - peer.received_at >= kSilence) peer.pause = now - peer.received_at;
+  peer.received_at = now;
   peer.here = count > 0 && said.find_first_not_of(kHeartbeat) == std::string_view::npos;
   if (count <= 0) {
     end_within(Duration::zero(), fmt::format("rank {} is lost", peer.rank));
@@ -167,7 +167,7 @@ std::optional<RankWatch::End> RankWatch::too_silent() const {
   if (!longest_silence_) return std::nullopt;
   const TimePoint now = Clock::steady().now();
   for (const auto& peer : peers_) {
-    if (!peer.here || now - peer.heard_at < *longest_silence_) continue;
+    if (!peer.here || now - peer.received_at < *longest_silence_) continue;
     return End{fmt::format("rank {}, which this one waits for, does not answer", peer.rank),
                Deadline::after(Duration::zero())};
   }
@@ -179,7 +179,7 @@ std::string RankWatch::silent_ranks() const {
   const std::lock_guard lock(mutex_);
   std::string text;
   for (const auto& peer : peers_) {
-    const Duration silence = peer.here ? std::max(now - peer.heard_at, peer.pause) : peer.pause;
+    const Duration silence = peer.here ? std::max(now - peer.received_at, peer.pause) : peer.pause;
     if (silence < kSilence) continue;
     text += fmt::format("{}rank {} silent for {:.1f} s", text.empty() ? "" : ", ", peer.rank,
                         seconds(silence));
@@ -193,7 +193,7 @@ void RankWatch::warn_of_silence() {
   const TimePoint now = Clock::steady().now();
   const std::lock_guard lock(mutex_);
   for (auto& peer : peers_) {
-    const bool silent = peer.here && now - peer.heard_at >= kSilence;
+    const bool silent = peer.here && now - peer.received_at >= kSilence;
     if (silent && !peer.warned) log::warn("rank {} is silent", peer.rank);
     peer.warned = silent;
   }

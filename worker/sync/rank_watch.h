@@ -65,7 +65,7 @@ class RankWatch {
     int rank = 0;
     WatchSocket socket;
     bool here = true;  // neither left nor ended
-    TimePoint heard_at = Clock::steady().now();
+    TimePoint received_at = Clock::steady().now();
     bool warned = false;  // of its silence
     Duration pause{};     // a long one between its heartbeats in this step
   };
@@ -80,7 +80,7 @@ class RankWatch {
   void watch();
   bool is_root() const { return peers_.empty() || peers_.front().rank != 0; }
   bool wait_for_words(Deadline longest);
-  void hear(Peer& peer);
+  void receive(Peer& peer);
   void end_within(Duration duration, std::string why);
   std::optional<End> due_end() const;
   std::optional<End> too_silent() const;

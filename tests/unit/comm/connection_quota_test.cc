@@ -41,7 +41,7 @@ TEST_F(ConnectionQuotaTest, OfOneLeaseTheOneThatIsIdleTheLongestGivesWay) {
   ASSERT_TRUE(b.begin());
   clock_.advance(seconds(1));
   int told = 0;
-  c.tell([&told] { ++told; });
+  c.set_on_evicted([&told] { ++told; });
   const auto d = take("a");
   EXPECT_EQ(told, 1);
   EXPECT_TRUE(c.gives_way());

@@ -58,7 +58,7 @@ class Stranger {
     (void)!::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   // Reads until the server ends the connection, which it must.
-  std::string hear_all() const {
+  std::string receive_all() const {
     std::string heard;
     std::array<char, 4096> bytes{};
     while (true) {
@@ -128,7 +128,7 @@ TEST_F(TcpStrangers, WhoIsNotAdmittedIsToldAndTheConnectionEnds) {
     EXPECT_EQ(refused.error().code, Errc::kNotFound);
     EXPECT_THAT(refused.error().message, HasSubstr("no such lease"));
     const Stranger stranger(server_->address(), hello_of(wrong));
-    EXPECT_EQ(stranger.hear_all(),
+    EXPECT_EQ(stranger.receive_all(),
               text_of(write_server_hello({.errc = errc_to_wire(Errc::kNotFound)})));
   }
   EXPECT_EQ(server_->stats().refused, 6);
@@ -140,7 +140,7 @@ TEST_F(TcpStrangers, AnotherVersionIsToldByName) {
   std::string hello = hello_of(kLease);
   hello[8] = 7;
   const Stranger stranger(server_->address(), hello);
-  const std::string answer = stranger.hear_all();
+  const std::string answer = stranger.receive_all();
   ASSERT_EQ(answer.size(), kServerHelloBytes);
   ServerHelloBytes bytes;
   std::memcpy(bytes.data(), answer.data(), answer.size());
@@ -218,11 +218,11 @@ TEST_F(TcpStrangers, WhatIsNoHelloEndsAndNothingIsSaid) {
         tls_hello, std::string(100'000, '\xff'), std::string(), hello_of(kLease).substr(0, 79),
         text_of(write_request_frame({.header_bytes = 0xffffffff}))}) {
     const Stranger stranger(server_->address(), bytes);
-    EXPECT_EQ(stranger.hear_all(), "") << bytes.size();
+    EXPECT_EQ(stranger.receive_all(), "") << bytes.size();
   }
   std::string huge = hello_of(kLease);
   std::memset(huge.data() + 12, 0xff, 4);  // of its capability
-  EXPECT_EQ(Stranger(server_->address(), huge).hear_all(), "");
+  EXPECT_EQ(Stranger(server_->address(), huge).receive_all(), "");
   expect_served();
 }
 
@@ -231,7 +231,7 @@ TEST_F(TcpStrangers, ACrowdThatSaysNothingKeepsNobodyOut) {
   std::vector<Stranger> crowd;
   for (int i = 0; i < 200; ++i) crowd.emplace_back(server_->address(), i % 2 == 0 ? "" : "\x8dMRK");
   expect_served();
-  EXPECT_EQ(crowd.front().hear_all(), "");  // who came first went first
+  EXPECT_EQ(crowd.front().receive_all(), "");  // who came first went first
   EXPECT_GE(server_->stats().refused, 189);
 }
 
@@ -268,7 +268,7 @@ TEST_F(TcpStrangers, ConnectionsThatAskForNothingGiveWay) {
   for (int i = 0; i < 10; ++i) expect_served();
   const auto other = connect(kAnotherLease);
   ASSERT_TRUE(other.ok()) << other.error().to_string();
-  EXPECT_EQ(idle.front().hear_all(), "");
+  EXPECT_EQ(idle.front().receive_all(), "");
   std::vector<std::byte> destination(1000);
   EXPECT_TRUE((*other)->call(pattern_request(1000, 1), destination, ample()).ok());
 }
@@ -285,7 +285,7 @@ TEST_F(TcpStrangers, RequestsThatAreNoneEndTheirConnectionAlone) {
         text_of(write_request_frame({.header_bytes = 100})), std::string("MRR1")}) {
     auto client = admitted();
     client.say(bytes);
-    EXPECT_EQ(client.hear_all(), text_of(write_server_hello({})));
+    EXPECT_EQ(client.receive_all(), text_of(write_server_hello({})));
   }
   std::vector<std::byte> destination(1000);
   EXPECT_TRUE((*bystander)->call(pattern_request(1000, 1), destination, ample()).ok());
@@ -293,7 +293,7 @@ TEST_F(TcpStrangers, RequestsThatAreNoneEndTheirConnectionAlone) {
 
 TEST_F(TcpStrangers, WhoAsksForNothingForTooLongLosesItsConnection) {
   serve({.idle = milliseconds(50)});
-  EXPECT_EQ(admitted().hear_all(), text_of(write_server_hello({})));
+  EXPECT_EQ(admitted().receive_all(), text_of(write_server_hello({})));
 }
 
 // The pages of a reply that is not read are released, whoever delays it.
@@ -400,12 +400,12 @@ TEST_F(TcpStrangers, AThousandStrangersChangeNothingOfAPull) {
       EXPECT_TRUE(strangers.back().connected());
       if (i % 7 == 3) strangers.back().no_more();
     }
-    for (const auto& stranger : strangers) stranger.hear_all();
+    for (const auto& stranger : strangers) stranger.receive_all();
   }
   // One more stranger sends a byte at a time for as long as it may.
   const Stranger drop_by_drop(server_->address());
   for (const char byte : hello_of(kLease).substr(0, 79)) drop_by_drop.say({&byte, 1});
-  EXPECT_EQ(drop_by_drop.hear_all(), "");
+  EXPECT_EQ(drop_by_drop.receive_all(), "");
   EXPECT_GE(server_->stats().refused, 1001);
   const int before = pulled;
   while (pulled < before + 3) std::this_thread::yield();

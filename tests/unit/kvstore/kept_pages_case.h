@@ -16,7 +16,7 @@
 
 namespace millrace::kvstore {
 
-// A disk that answers until it hangs, at a given page. It answers again after let_go().
+// A disk that answers until it hangs, at a given page. It answers again after release().
 class HangingDisk {
  public:
   explicit HangingDisk(int64_t hangs_after) : hangs_after_(hangs_after) {}
@@ -28,15 +28,15 @@ class HangingDisk {
     when_it_hangs();
     hangs_ = true;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return let_go_; });
+    changed_.wait(lock, [this] { return released_; });
   }
   void wait_until_it_hangs() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return hangs_; });
   }
-  void let_go() {
+  void release() {
     const std::lock_guard lock(mutex_);
-    let_go_ = true;
+    released_ = true;
     changed_.notify_all();
   }
   // How many pages were used.
@@ -51,7 +51,7 @@ class HangingDisk {
   std::condition_variable changed_;
   int64_t num_used_ = 0;
   bool hangs_ = false;
-  bool let_go_ = false;
+  bool released_ = false;
 };
 
 class KeptPagesTest : public KvStoreTest {

@@ -24,7 +24,7 @@ class KeptReadingTest : public KeptPagesTest {
   }
   // No thread may outlive the test.
   ~KeptReadingTest() override {
-    if (disk_) disk_->let_go();
+    if (disk_) disk_->release();
     if (store_) wait_until_it_answers();
   }
 
@@ -75,7 +75,7 @@ TEST_F(KeptReadingTest, NothingIsReadWhileOneHangs) {
 TEST_F(KeptReadingTest, WhatALateReadBringsIsNotUsed) {
   start(std::make_shared<HangingDisk>(kRows + 4));
   read_for(kPatience);
-  disk_->let_go();
+  disk_->release();
   wait_until_it_answers();
   EXPECT_EQ(store_->stats().cached_pages, kRows);
   EXPECT_EQ(disk_->num_used(), kRows + 5) << "it ends with its page";
@@ -84,7 +84,7 @@ TEST_F(KeptReadingTest, WhatALateReadBringsIsNotUsed) {
 TEST_F(KeptReadingTest, ADiskThatComesBackIsReadAgain) {
   start(std::make_shared<HangingDisk>(kRows + 4));
   read_for(kPatience);
-  disk_->let_go();
+  disk_->release();
   wait_until_it_answers();
   EXPECT_THAT(read_for(kPatience), Each(true));
   EXPECT_EQ(store_->stats().cache_corruptions, 0);
@@ -96,7 +96,7 @@ TEST_F(KeptReadingTest, AStoreEndsWhileAReadHangs) {
   read_for(kPatience);
   const auto disk = disk_;
   store_.reset();
-  disk->let_go();
+  disk->release();
   // Its files are free once the read has ended; opening them waits for that.
   start(nullptr);
   EXPECT_THAT(read_for(kPatience), Each(true));
@@ -106,7 +106,7 @@ TEST_F(KeptReadingTest, AStoreEndsWhileAReadHangs) {
 // The weight of two seconds is 1 - exp(-4): read_meter.cc.
 TEST_F(KeptReadingTest, HowFastTheFilesComeIsMeasured) {
   const auto disk = std::make_shared<HangingDisk>(4);
-  disk->let_go();
+  disk->release();
   start(disk);
   EXPECT_THAT(read_for(3 * kPatience), Each(true));
   const double measured = static_cast<double>(store_->stats().kept_bytes) / 2;

@@ -22,7 +22,7 @@ class KeptWritingTest : public KeptPagesTest {
   }
   // No thread may outlive the test: opening the files waits until an abandoned write has ended.
   ~KeptWritingTest() override {
-    if (disk_) disk_->let_go();
+    if (disk_) disk_->release();
     start();
   }
   bool tend() { return store_->tend(Deadline::after(Duration::zero())); }
@@ -51,7 +51,7 @@ TEST_F(KeptWritingTest, AStoreEndsWhileAWriteHangs) {
   store_->keep_cached(kPatience);
   const auto disk = disk_;
   store_.reset();
-  disk->let_go();
+  disk->release();
   start();
   EXPECT_EQ(disk->num_used(), kRows + 5) << "it ends with its page";
   EXPECT_THAT(read_for(kPatience), ElementsAre(true, false, false));
@@ -73,7 +73,7 @@ TEST_F(KeptWritingTest, APromptTakesTheRoomOfAColumnThatIsBeingWritten) {
 TEST_F(KeptWritingTest, ADiskThatComesBackTakesTheRest) {
   leave_on(4);
   tend_until_it_hangs();
-  disk_->let_go();
+  disk_->release();
   EXPECT_EQ(store_->keep_cached(kPatience), 0);
   start();
   EXPECT_THAT(read_for(kPatience), Each(true));

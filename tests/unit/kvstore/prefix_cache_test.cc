@@ -101,8 +101,8 @@ class Rank {
     }
   }
   void end(const Run& run) {
-    for (const auto& column : run.prefix) cache.let_go(*column);
-    for (const auto& column : run.own) cache.let_go(*column);
+    for (const auto& column : run.prefix) cache.release(*column);
+    for (const auto& column : run.own) cache.release(*column);
   }
 };
 

@@ -22,7 +22,7 @@ class WarmUpTest : public KeptPagesTest {
     EXPECT_EQ(store_->keep_cached(kPatience), 0);
   }
   ~WarmUpTest() override {
-    if (disk_) disk_->let_go();
+    if (disk_) disk_->release();
     while (!store_->place_cached(keys()).back().held) std::this_thread::yield();
   }
   void start(std::shared_ptr<HangingDisk> disk, int64_t host_slots = kHostSlots) {
@@ -80,7 +80,7 @@ TEST_F(WarmUpTest, EndsWithADiskThatHangs) {
   tend();
   EXPECT_EQ(store_->stats().pages_restored, kRows);
   EXPECT_EQ(store_->stats().late_restores, 0) << "nobody waited";
-  disk_->let_go();
+  disk_->release();
 }
 
 TEST_F(WarmUpTest, APageThatIsDamagedIsComputed) {

@@ -18,7 +18,7 @@ Error zmq_error(Errc code, const std::string& what) {
 using Payload = std::shared_ptr<const std::vector<std::byte>>;
 
 // Called by ZeroMQ on a thread of its own; tests/tsan.supp names it.
-void let_go_of_payload(void*, void* hint) {
+void release_payload(void*, void* hint) {
   delete static_cast<Payload*>(hint);
 }
 
@@ -27,7 +27,7 @@ bool init_shared(zmq_msg_t& message, const Payload& payload) {
   auto held = std::make_unique<Payload>(payload);
   // ZeroMQ does not write to the message.
   auto* bytes = const_cast<std::byte*>(payload->data());
-  if (zmq_msg_init_data(&message, bytes, payload->size(), let_go_of_payload, held.get()) != 0)
+  if (zmq_msg_init_data(&message, bytes, payload->size(), release_payload, held.get()) != 0)
     return false;
   static_cast<void>(held.release());
   return true;

@@ -36,7 +36,7 @@ class GroupWatchTest : public SchedulePartsTest {
 TEST_F(GroupWatchTest, AGroupThatIsHeardIsNotLost) {
   Group& group = join(link_);
   EXPECT_TRUE(lost_after(seconds(10)).empty());
-  watch_.heard(group);
+  watch_.received(group);
   EXPECT_TRUE(lost_after(seconds(10)).empty());
   EXPECT_EQ(lost_after(milliseconds(50)), std::vector<std::string>{"g0: silent for 10.05 s"});
 }
@@ -46,7 +46,7 @@ TEST_F(GroupWatchTest, OnlyTheSilentGroupIsLost) {
   join(link_, "g0");
   Group& second = join(second_link, "g1");
   EXPECT_TRUE(lost_after(seconds(6)).empty());
-  watch_.heard(second);
+  watch_.received(second);
   EXPECT_THAT(lost_after(milliseconds(4050)), ElementsAre(StartsWith("g0: ")));
 }
 

@@ -64,7 +64,7 @@ class PageJournalTest : public ::testing::Test {
     ASSERT_TRUE(pipe_.valid());
   }
   // Reads the pipe until the journal's thread has finished its last record.
-  void let_go() {
+  void release() {
     std::array<char, 1 << 16> bytes;
     while (::read(pipe_.get(), bytes.data(), bytes.size()) > 0) continue;
   }
@@ -181,7 +181,7 @@ TEST_F(PageJournalTest, PromptsGoOnWhileTheFileHangs) {
       journal.add(of(many), [] { return PageJournal::Held(); });
     }
   }  // which leaves the write that hangs
-  let_go();
+  release();
 }
 
 }  // namespace

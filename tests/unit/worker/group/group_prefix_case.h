@@ -59,7 +59,7 @@ class GroupPrefixTest : public GroupServiceTest {
     }
     return all;
   }
-  void let_go(const protocol::PrefillDone& done) {
+  void release_and_wait(const protocol::PrefillDone& done) {
     link().push(release(done.manifest()));
     expect_lease_reply();
   }

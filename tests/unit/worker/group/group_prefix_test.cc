@@ -169,11 +169,11 @@ TEST_F(GroupPrefixTest, CachedPagesGiveWayToPromptsAndPromptsToNothing) {
   options_.grid = {1, 1};
   group().start();
   const auto a = run(request("a", 700));  // 88 of 192 pages
-  let_go(a);
+  release_and_wait(a);
   for (int variant = 1; variant < 6; ++variant) {
     const auto done = run(request("v" + std::to_string(variant), 900, variant));  // 120
     EXPECT_EQ(done.request_id(), "v" + std::to_string(variant));
-    let_go(done);
+    release_and_wait(done);
   }
   link().push(request("held", 900, 7));
   const auto held = expect_done();
@@ -187,7 +187,7 @@ TEST_F(GroupPrefixTest, APromptThatIsCancelledLeavesItsPrefixAndNothingElse) {
   after_first_layer_of("b", [&] { link().push(cancel("b")); });
   group().start();
   const auto first = run(request("a", 700));
-  let_go(first);
+  release_and_wait(first);
   link().push(request("b", 900, 1));
   expect_failed("b", Errc::kCancelled, "cancelled");
   const auto again = run(request("c", 700));
@@ -220,7 +220,7 @@ TEST_F(GroupPrefixTest, APrefixOnADiskThatIsSlowerThanComputingIsComputed) {
   options_.disk_pages = 512;
   options_.disk_directory = disk.path();
   group().start();
-  let_go(run(request("a", 700)));
+  release_and_wait(run(request("a", 700)));
   group().clock_of(0).advance_per_look(std::chrono::milliseconds(100));
   const auto read = run(request("b", 700));
   group().clock_of(0).advance_per_look(Duration::zero());
