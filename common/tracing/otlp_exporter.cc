@@ -192,7 +192,8 @@ class OtlpExporter::Sending {
     take_batch();
     if (batch_.empty()) co_return false;
     co_await deliver();
-    co_return batch_.empty();
+    const bool all_sent = batch_.empty();
+    co_return all_sent;
   }
 
   void take_batch() {
