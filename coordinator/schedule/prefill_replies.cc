@@ -83,10 +83,8 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
     // There was no room on one rank; on all ranks there may be.
     group.count_room(request->num_tokens);
     request->runs_in_lanes = false;
-  } else if (made_room && why.code == Errc::kExhausted) {
-    group.count_room(request->num_tokens);
-  } else if (group.suspended != nullptr && why.code == Errc::kExhausted) {
-    // There was no room beside the suspended prompt, which has to go.
+  } else if ((made_room || group.suspended != nullptr) && why.code == Errc::kExhausted) {
+    // There was no room next to what nobody waits for, which has to go.
     group.count_room(request->num_tokens);
   } else if (preempted && why.code == Errc::kExhausted) {
     // There was no room next to the running prompt; alone there may be.

@@ -10,7 +10,6 @@ namespace millrace::coordinator {
 
 using tracing::Attributes;
 using tracing::Span;
-using tracing::SpanEvent;
 
 namespace {
 
