@@ -26,7 +26,9 @@ uint64_t sum_of(std::string_view line) {
 // The first record: "name\0value\0name\0value\0".
 std::string to_text(const BatchRecord::Settings& settings) {
   std::string text;
-  for (const auto& [name, value] : settings) text += name + '\0' + value + '\0';
+  for (const auto& [name, value] : settings) {
+    for (const std::string& word : {name, value}) (text += word) += '\0';
+  }
   return text;
 }
 
@@ -34,7 +36,7 @@ BatchRecord::Settings from_text(std::string_view text) {
   BatchRecord::Settings settings;
   const auto next = [&text] {
     const size_t end = std::min(text.find('\0'), text.size());
-    const std::string word(text.substr(0, end));
+    std::string word(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     return word;
   };
