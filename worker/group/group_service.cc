@@ -180,7 +180,7 @@ Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
     MR_ASSIGN_OR_RETURN(
         command, broadcast_command(sync_.world(), next, Deadline::after(options_.layer_timeout)));
     if (command.suspended()) {
-      MR_RETURN_IF_ERROR(obey_beside_suspended(command, commands));
+      MR_RETURN_IF_ERROR(execute_beside_suspended(command, commands));
     } else {
       MR_RETURN_IF_ERROR(change_leases(command));
       resources_.store.expire_leases();
@@ -193,12 +193,12 @@ Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
 }
 
 // As between two prompts, but the suspended one keeps its memory and its pages.
-Result<void> GroupService::obey_beside_suspended(const protocol::GroupCommand& command,
-                                                 CommandSource* commands) {
+Result<void> GroupService::execute_beside_suspended(const protocol::GroupCommand& command,
+                                                    CommandSource* commands) {
   beside_suspended_ = true;
-  auto obeyed = execute(command, commands);
+  auto executed = execute(command, commands);
   beside_suspended_ = false;
-  MR_RETURN_IF_ERROR(obeyed);
+  MR_RETURN_IF_ERROR(executed);
   sync_.expect("waiting for a command", sync_.timeouts().command + kCommandInterval);
   return {};
 }

@@ -66,8 +66,8 @@ class GroupService {
   Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptRun::Boundary at_boundary);
   Result<void> run_side_by_side(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> meet_after_layer(const engine::LayerReport& report, CommandSource* commands);
-  Result<void> obey_beside_suspended(const protocol::GroupCommand& command,
-                                     CommandSource* commands);
+  Result<void> execute_beside_suspended(const protocol::GroupCommand& command,
+                                        CommandSource* commands);
   Result<void> expect_next_layer(const engine::LayerReport& report);
   Result<void> post_metrics();
   Result<void> gather_lost_pages(const std::vector<RankStats>& ranks, const LostPages& own);
