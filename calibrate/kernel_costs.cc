@@ -70,7 +70,7 @@ std::string costs_json(const KernelCosts& costs) {
   std::string text = fmt::format(
       "{{\"device\": {},\n \"dtype\": \"{}\", \"query_heads\": {}, \"kv_heads\": {}, "
       "\"head_dim\": {}, \"tokens\": {}",
-      model::quoted(json::value(costs.device)), dtype_name(costs.shape.dtype),
+      model::quote(json::value(costs.device)), dtype_name(costs.shape.dtype),
       costs.shape.num_query_heads, costs.shape.num_kv_heads, costs.shape.head_dim,
       costs.num_tokens);
   for (const auto& [name, value] : ratios(costs)) {

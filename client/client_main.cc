@@ -23,7 +23,7 @@
 #include "common/cli/help_formatter.h"
 #include "common/cli/number_range.h"
 #include "common/cli/parse.h"
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "common/system/mapped_file.h"
 #include "common/system/output_file.h"
 #include "common/text/read_json.h"
@@ -235,7 +235,7 @@ Result<void> top(const Arguments& arguments) {
     pause = next.ok() ? interval
                       : std::min<Duration>(2 * pause,
                                            std::max<Duration>(interval, std::chrono::seconds(30)));
-    why = next.ok() ? "" : "OLD: " + quoted(std::string_view(next.error().message));
+    why = next.ok() ? "" : "OLD: " + quote(std::string_view(next.error().message));
     if (next.ok()) seen = *std::move(next);
     due = Clock::steady().now() + pause;
   }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/element_conversion.h"
 #include "model/synthetic/synthetic_model.h"
@@ -68,8 +68,8 @@ Result<void> refuse_unknown(const Checkpoint& checkpoint, const std::string& pre
     return error(Errc::kUnsupported,
                  "tensor {} may be a scale of K or V, and is none that is read here; supported: {} "
                  "and {} after {}",
-                 quoted(std::string_view(full)), fmt::join(kKeyNames, ", "),
-                 fmt::join(kValueNames, ", "), quoted(std::string_view(prefix)));
+                 quote(std::string_view(full)), fmt::join(kKeyNames, ", "),
+                 fmt::join(kValueNames, ", "), quote(std::string_view(prefix)));
   }
   return {};
 }
@@ -103,7 +103,7 @@ Result<LayerScales> read_scales(const Checkpoint& checkpoint, const std::string&
   for (const float scale : scales) {
     if (is_kv_scale(scale)) continue;
     return error(Errc::kInvalidArgument, "scale {} is {}; must be from 2^-60 to 2^60",
-                 quoted(std::string_view(name)), scale);
+                 quote(std::string_view(name)), scale);
   }
   return scales;
 }
@@ -119,7 +119,7 @@ Result<LayerScales> find_layer(const Checkpoint& checkpoint, const std::string& 
     MR_ASSIGN_OR_RETURN(auto found, read_scales(checkpoint, full, num_heads));
     if (!from.empty() && found != scales) {
       return error(Errc::kUnsupported, "scales {} and {} differ; supported: one of them",
-                   quoted(std::string_view(from)), quoted(std::string_view(full)));
+                   quote(std::string_view(from)), quote(std::string_view(full)));
     }
     scales = std::move(found);
     from = full;

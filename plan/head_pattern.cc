@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 
 namespace millrace::plan {
 
@@ -104,7 +104,7 @@ Result<void> read_parameters(std::string_view text, HeadPattern& head) {
     }
     if (!parameters[i].read(arguments[i])) {
       return error(Errc::kInvalidArgument, "{} is {}, expected {}", parameters[i].name,
-                   quoted(arguments[i]),
+                   quote(arguments[i]),
                    std::holds_alternative<float*>(parameters[i].value) ? "a number" : "an integer");
     }
   }
@@ -155,7 +155,7 @@ std::string_view pattern_name(Pattern pattern) {
 Result<HeadPattern> parse_head_pattern(std::string_view text) {
   const auto head = read_pattern(text);
   if (head.ok()) return checked_head_pattern(*head);
-  return error(Errc::kInvalidArgument, "head plan {}: {}; expected one of {}", quoted(text),
+  return error(Errc::kInvalidArgument, "head plan {}: {}; expected one of {}", quote(text),
                head.error().message, kForms);
 }
 

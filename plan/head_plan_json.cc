@@ -49,12 +49,12 @@ Result<HeadPattern> parse_minference_head(const json::value& value) {
   const auto* name = entry != nullptr && !entry->empty() ? (*entry)[0].if_string() : nullptr;
   if (name == nullptr || entry->size() < 3 || entry->size() > 4) {
     return error(Errc::kInvalidArgument, "{}: expected [pattern, number, number, score]",
-                 model::quoted(value));
+                 model::quote(value));
   }
   const auto first = parse_int32((*entry)[1]);
   const auto second = parse_int32((*entry)[2]);
   if (!first || !second) {
-    return error(Errc::kInvalidArgument, "{}: expected two integers", model::quoted(value));
+    return error(Errc::kInvalidArgument, "{}: expected two integers", model::quote(value));
   }
   HeadPattern head;
   if (*name == "vertical_and_slash") {
@@ -66,7 +66,7 @@ Result<HeadPattern> parse_minference_head(const json::value& value) {
   } else {
     return error(Errc::kInvalidArgument,
                  "{}: expected vertical_and_slash, stream_llm or block_sparse",
-                 model::quoted(value));
+                 model::quote(value));
   }
   return checked_head_pattern(head);
 }
@@ -74,7 +74,7 @@ Result<HeadPattern> parse_minference_head(const json::value& value) {
 Result<HeadPattern> parse_text_head(const json::value& value) {
   const auto* text = value.if_string();
   if (text == nullptr) {
-    return error(Errc::kInvalidArgument, "{}: expected a pattern as text", model::quoted(value));
+    return error(Errc::kInvalidArgument, "{}: expected a pattern as text", model::quote(value));
   }
   return parse_head_pattern({text->data(), text->size()});
 }
@@ -84,7 +84,7 @@ Result<void> refuse_unknown_keys(const json::object& object,
   for (const auto& member : object) {
     const std::string_view key(member.key().data(), member.key().size());
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      return error(Errc::kInvalidArgument, "unknown key {}; expected {}", model::quoted(key),
+      return error(Errc::kInvalidArgument, "unknown key {}; expected {}", model::quote(key),
                    fmt::join(known, " or "));
     }
   }
@@ -111,7 +111,7 @@ Result<void> read_heads(const json::object& heads, int32_t layer, const model::M
     const auto head = parse_head_number(key);
     if (!head) {
       return error(Errc::kInvalidArgument, "layer {}: {}: expected a head number", layer,
-                   model::quoted(key));
+                   model::quote(key));
     }
     if (*head >= config.num_query_heads) return wrong_head_count(int64_t{*head} + 1, config);
     auto pattern = parse_head(member.value());

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the PTX in kvclient/device/*_ptx.cc is what the .cu file of the same name compiles to.
 
-The client links PTX as text, so that it needs no nvcc. Each text carries the SHA-256 of its source, which is compared on every
-machine. With an nvcc of the release that wrote the texts, each source is also compiled, and the result compared. `.version` and
-`.target` are not: they are lowered to what old drivers accept. Prints each file that differs; exit status 1 if any. --write makes
-the texts anew. --nvcc NAME: the compiler (default: in PATH or /usr/local/cuda/bin); exit status 77 if it is of another release.
+The client links PTX as text, so that it needs no nvcc. Each text carries the SHA-256 of its source and of the tree's headers that
+the source includes, which is compared on every machine. With an nvcc of the release that wrote the texts, each source is also
+compiled, and the result compared. `.version` and `.target` are not: they are lowered to what old drivers accept. Prints each file
+that differs; exit status 1 if any. --write makes the texts anew. --nvcc NAME: the compiler (default: in PATH or
+/usr/local/cuda/bin); exit status 77 if it is of another release.
 """
 
 import argparse
@@ -18,9 +19,10 @@ import sys
 import tempfile
 import textwrap
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'kvclient' / 'device'
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / 'kvclient' / 'device'
 RELEASE = '13.0'
-FLAGS = ['-ptx', '-arch=compute_75', '-O3']
+FLAGS = ['-ptx', '-arch=compute_75', '-O3']  # and -I of the tree's root
 # What drivers of CUDA 11.0 and later accept. The code uses nothing newer: the driver would refuse it.
 HEAD = '.version 7.0\n.target sm_70\n'
 FILE = '''// SPDX-License-Identifier: Apache-2.0
@@ -30,7 +32,7 @@ namespace millrace::kvclient {{
 
 // Written by tools/check_ptx.py --write, not by hand: `nvcc {flags}` ({release}) of {name}.cu; .version and
 // .target are lowered to what drivers of CUDA 11.0 and later accept.
-// SHA-256 of {name}.cu: {digest}
+// SHA-256 of {name}.cu{and_headers}: {digest}
 const char k{noun}Ptx[] = R"ptx(
 {text})ptx";
 
@@ -38,8 +40,17 @@ const char k{noun}Ptx[] = R"ptx(
 '''
 
 
+def files_of(source: pathlib.Path) -> list[pathlib.Path]:
+    """The source and, once each, the headers of this tree that it includes, directly or not."""
+    files = [source]
+    for file in files:
+        included = re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE)
+        files += dict.fromkeys(path for path in (ROOT / name for name in included) if path not in files)
+    return files
+
+
 def digest_of(source: pathlib.Path) -> str:
-    return hashlib.sha256(source.read_bytes()).hexdigest()
+    return hashlib.sha256(b''.join(file.read_bytes() for file in files_of(source))).hexdigest()
 
 
 def tokens(text: str) -> list[str]:
@@ -74,8 +85,9 @@ def release_of(nvcc: str) -> str:
 def compiled(nvcc: str, source: pathlib.Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder) / 'kernel.ptx'
-        subprocess.run([nvcc, *FLAGS, str(source), '-o', str(output)], check=True)
-        return output.read_text()
+        subprocess.run([nvcc, *FLAGS, f'-I{ROOT}', str(source), '-o', str(output)], check=True)
+        # Names that are local to a file have a hash of the file's path.
+        return re.sub(r'_INTERNAL_[0-9a-f]{8}_', '_INTERNAL_00000000_', output.read_text())
 
 
 def main() -> int:
@@ -102,6 +114,7 @@ def main() -> int:
                     noun=source.stem.capitalize(),
                     flags=' '.join(FLAGS),
                     release=RELEASE,
+                    and_headers=''.join(f', {file.name}' for file in files_of(source)[1:]),
                     digest=digest_of(source),
                     text=laid_out(text),
                 )
@@ -110,7 +123,7 @@ def main() -> int:
         pasted = target.read_text() if target.exists() else ''
         match = re.search(r'R"ptx\((.*)\)ptx"', pasted, re.DOTALL)
         if digest_of(source) not in pasted:
-            print(f'{target}: is not of this {source.name}; run tools/check_ptx.py --write with nvcc {RELEASE}')
+            print(f'{target}: is not of this {source.name} and its headers; run tools/check_ptx.py --write with nvcc {RELEASE}')
             wrong += 1
         elif text is not None and (not match or tokens(match[1]) != tokens(text)):
             print(f'{target}: is not what nvcc {RELEASE} makes of {source.name}; run tools/check_ptx.py --write')

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 
 namespace millrace::tracing {
 
@@ -41,7 +41,7 @@ Result<OtlpEndpoint> OtlpEndpoint::parse(std::string_view text) {
   if (!has_scheme || !parsed.ok() || !is_printable(text) ||
       path.find_first_of("?#") != std::string_view::npos) {
     return error(Errc::kInvalidArgument, "{} is not http://HOST[:PORT] or https://HOST[:PORT]",
-                 quoted(text));
+                 quote(text));
   }
   endpoint.server = *std::move(parsed);
   endpoint.target = std::string(path) + endpoint.target;

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 
 namespace millrace::coordinator {
 
@@ -37,7 +37,7 @@ Result<std::string> parse_name(std::string_view text) {
     return std::string(text);
   }
   return error(Errc::kInvalidArgument, "the name {} is not 1 to {} letters, digits and '._-'",
-               quoted(text), kMaxNameChars);
+               quote(text), kMaxNameChars);
 }
 
 // A value that is not a digest may be the token itself, put here by mistake: it is not quoted.
@@ -62,7 +62,7 @@ Result<Scope> parse_scopes(std::string_view text) {
     const auto found = kNames.find(text.substr(0, comma));
     if (found == kNames.end()) {
       return error(Errc::kInvalidArgument, "the scope {} is not read, prefill or admin",
-                   quoted(text.substr(0, comma)));
+                   quote(text.substr(0, comma)));
     }
     most = std::max(most, found->second);
     if (comma == text.size()) return most;
@@ -74,7 +74,7 @@ template <typename Number>
 Result<void> take_number(std::string_view text, Number& out) {
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out);
   if (ec == std::errc() && end == text.data() + text.size() && out > 0) return {};
-  return error(Errc::kInvalidArgument, "{} is not a number from 1 to {}", quoted(text),
+  return error(Errc::kInvalidArgument, "{} is not a number from 1 to {}", quote(text),
                std::numeric_limits<Number>::max());
 }
 
@@ -84,7 +84,7 @@ Result<void> take_quota(std::string_view word, Quota& quota) {
   const std::string_view value = word.substr(std::min(equals + 1, word.size()));
   if (name == "tokens-per-minute") return take_number(value, quota.tokens_per_minute);
   if (name == "requests") return take_number(value, quota.requests_at_once);
-  return error(Errc::kInvalidArgument, "{} is not tokens-per-minute=N or requests=N", quoted(word));
+  return error(Errc::kInvalidArgument, "{} is not tokens-per-minute=N or requests=N", quote(word));
 }
 
 Result<Token> parse_line(const std::vector<std::string_view>& words) {

@@ -7,7 +7,7 @@
 #include <boost/json.hpp>
 #include <span>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "common/text/read_json.h"
 
 namespace millrace::coordinator {
@@ -36,7 +36,7 @@ std::variant<LeaseBody, Refusal> read_lease_id(const json::value& body,
     const std::string name(member.key());
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       return Refusal(error(Errc::kInvalidArgument, "unknown field {}; known: {}",
-                           quoted(std::string_view(name)), fmt::join(known, ", ")),
+                           quote(std::string_view(name)), fmt::join(known, ", ")),
                      name);
     }
   }

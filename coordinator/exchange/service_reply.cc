@@ -3,7 +3,7 @@
 
 #include <boost/json.hpp>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "coordinator/api/overview_json.h"
 #include "coordinator/api/request_json.h"
 #include "coordinator/page/content_policy.h"
@@ -19,7 +19,7 @@ namespace {
 HttpReply wrong_method(const Route& route, std::string_view request_id) {
   constexpr int kMethodNotAllowed = 405;
   const ApiError why(error(Errc::kInvalidArgument, "{} does not accept {}; it accepts {}",
-                           quoted(std::string_view(route.path)), route.method, route.allow),
+                           quote(std::string_view(route.path)), route.method, route.allow),
                      kMethodNotAllowed);
   HttpReply reply = error_reply(why, request_id);
   reply.allow = route.allow;
@@ -47,7 +47,7 @@ HttpReply model(const Scheduler& scheduler, const std::string& name, std::string
     return {200, json::serialize(model_json(name, offer->second, unix_seconds()))};
   }
   return error_reply(Refusal(error(Errc::kNotFound, "no model {}; GET /v1/models lists them",
-                                   quoted(std::string_view(name))),
+                                   quote(std::string_view(name))),
                              "model"),
                      request_id);
 }
@@ -100,7 +100,7 @@ HttpReply service_reply(const Route& route, const Scheduler& scheduler, Coordina
       return wrong_method(route, request_id);
     default:
       return error_reply(error(Errc::kNotFound, "{} {}: no such path; docs/api.md lists all paths",
-                               route.method, quoted(std::string_view(route.path))),
+                               route.method, quote(std::string_view(route.path))),
                          request_id);
   }
 }

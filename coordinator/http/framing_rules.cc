@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 
 namespace millrace::coordinator {
 
@@ -60,7 +60,7 @@ std::optional<Error> check_host(const Header& header) {
   if (count > 1) return refuse("more than one Host");
   if (count == 0 && header.version() >= kHttp11) return refuse("no Host");
   const std::string_view host = value_of(header, http::field::host);
-  if (!is_host(host)) return refuse("a Host of {}", quoted(host));
+  if (!is_host(host)) return refuse("a Host of {}", quote(host));
   return std::nullopt;
 }
 
@@ -68,7 +68,7 @@ std::optional<Error> check_host(const Header& header) {
 std::optional<Error> check_target(const Header& header) {
   if (header.target().starts_with('/')) return std::nullopt;
   const std::string_view target(header.target().data(), header.target().size());
-  return refuse("its target {} is no path", quoted(target));
+  return refuse("its target {} is no path", quote(target));
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "coordinator/http/body_pace.h"
 #include "coordinator/http/http_reply.h"
 #include "coordinator/net/client_address.h"
@@ -39,7 +39,7 @@ std::optional<ApiError> check_coding(const RequestReader::Header& header) {
     if (coding.empty() || beast::iequals(coding, "identity")) continue;
     return ApiError(
         error(Errc::kUnsupported, "the body's Content-Encoding is {}; send it as it is, without",
-              quoted(coding)),
+              quote(coding)),
         kUnsupportedMedia);
   }
   return std::nullopt;

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "coordinator/text/http_text.h"
 #include "coordinator/text/request_id.h"
 
@@ -81,7 +81,7 @@ std::optional<Refusal> refuse_query(std::string_view query) {
   return Refusal(
       error(Errc::kInvalidArgument,
             "{} is in the query string, but this request takes its fields from the JSON body",
-            quoted(std::string_view(name))),
+            quote(std::string_view(name))),
       name);
 }
 

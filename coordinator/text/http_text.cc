@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 
 namespace millrace::coordinator {
 

@@ -66,7 +66,7 @@ Result<WeightMap> read_weight_map(const std::string& path) {
       return error(
           Errc::kCorrupt,
           "{}: weight_map names {}; expected a .safetensors file in the same directory or below",
-          path, quoted(member.value()));
+          path, quote(member.value()));
     }
     files.emplace(std::string(member.key()), std::string(*file));
   }
@@ -196,7 +196,7 @@ const std::string& Checkpoint::path_of(std::string_view name) const {
 Result<Tensor> Checkpoint::stored(std::string_view name) const {
   const auto found = file_of_.find(name);
   if (found == file_of_.end()) {
-    return error(Errc::kNotFound, "{}: no tensor {} of type {}", listing_, quoted(name),
+    return error(Errc::kNotFound, "{}: no tensor {} of type {}", listing_, quote(name),
                  kTensorTypes);
   }
   const auto& [index, stored_name] = found->second;
@@ -211,8 +211,7 @@ Result<Tensor> Checkpoint::stored(std::string_view name, std::span<const int64_t
   MR_ASSIGN_OR_RETURN(auto tensor, stored(name));
   if (!std::ranges::equal(tensor.shape, shape)) {
     return error(Errc::kInvalidArgument, "{}: tensor {} has shape [{}], config.json asks for [{}]",
-                 path_of(name), quoted(name), fmt::join(tensor.shape, ", "),
-                 fmt::join(shape, ", "));
+                 path_of(name), quote(name), fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
   }
   return tensor;
 }
@@ -221,7 +220,7 @@ Result<Tensor> Checkpoint::find(std::string_view name, std::span<const int64_t> 
   MR_ASSIGN_OR_RETURN(auto tensor, stored(name, shape));
   if (tensor.is_bytes || tensor.e8m0) {
     return error(Errc::kNotFound, "{}: tensor {} is of type {}; supported: {}", path_of(name),
-                 quoted(name), type_name(tensor), kTensorTypes);
+                 quote(name), type_name(tensor), kTensorTypes);
   }
   MR_RETURN_IF_ERROR(find_scales(name, tensor));
   return tensor;
@@ -233,7 +232,7 @@ Result<Tensor> Checkpoint::find_mxfp4(std::string_view name, std::span<const int
   MR_CHECK(!shape.empty(), "a scalar in MXFP4");
   if (shape.back() % kMxfp4Block != 0) {
     return error(Errc::kUnsupported, "{}: tensor {} has rows of {}; supported: multiples of {}",
-                 listing_, quoted(std::string_view(blocks_name)), shape.back(), kMxfp4Block);
+                 listing_, quote(std::string_view(blocks_name)), shape.back(), kMxfp4Block);
   }
   std::vector<int64_t> scales_shape(shape.begin(), shape.end());
   scales_shape.back() /= kMxfp4Block;
@@ -245,12 +244,12 @@ Result<Tensor> Checkpoint::find_mxfp4(std::string_view name, std::span<const int
     const auto& found = part == &blocks_name ? tensor : scales;
     if (found.is_bytes || (part == &scales_name && found.e8m0)) continue;
     return error(Errc::kUnsupported, "{}: tensor {} is of type {}; supported: U8", path_of(*part),
-                 quoted(std::string_view(*part)), type_name(found));
+                 quote(std::string_view(*part)), type_name(found));
   }
   const auto largest = std::to_integer<int>(std::ranges::max(scales.bytes));
   if (largest > kMaxMxfp4Scale) {
     return error(Errc::kCorrupt, "{}: tensor {} has a scale of {}; at most {}",
-                 path_of(scales_name), quoted(std::string_view(scales_name)), largest,
+                 path_of(scales_name), quote(std::string_view(scales_name)), largest,
                  kMaxMxfp4Scale);
   }
   tensor.is_bytes = false;
@@ -269,23 +268,23 @@ Result<void> Checkpoint::find_scales(std::string_view name, Tensor& tensor) cons
     if (!has_scales) return {};
     return error(Errc::kUnsupported,
                  "{}: tensor {} is of type {} and has scales, {}; supported: F8_E4M3 with scales",
-                 path_of(name), quoted(name), dtype_name(tensor.dtype), quoted(scale_name));
+                 path_of(name), quote(name), dtype_name(tensor.dtype), quote(scale_name));
   }
   if (!float8_) {
     return error(Errc::kUnsupported,
                  "{}: tensor {} is of type F8_E4M3; supported: where config.json has a "
                  "quantization_config that says how it is scaled",
-                 path_of(name), quoted(name));
+                 path_of(name), quote(name));
   }
   if (tensor.shape.size() != 2) {
     return error(Errc::kUnsupported,
                  "{}: tensor {} of shape [{}] is of type F8_E4M3; supported: matrices",
-                 path_of(name), quoted(name), fmt::join(tensor.shape, ", "));
+                 path_of(name), quote(name), fmt::join(tensor.shape, ", "));
   }
   if (!has_scales) {
     return error(Errc::kNotFound,
                  "{}: tensor {} is of type F8_E4M3, and neither {} nor {} is there", path_of(name),
-                 quoted(name), quoted(std::string_view(plain)), quoted(std::string_view(inverse)));
+                 quote(name), quote(std::string_view(plain)), quote(std::string_view(inverse)));
   }
   MR_ASSIGN_OR_RETURN(const auto found, stored(scale_name));
   // Powers of two may be stored as bytes without a type, which only the config tells.
@@ -294,13 +293,13 @@ Result<void> Checkpoint::find_scales(std::string_view name, Tensor& tensor) cons
     return error(Errc::kUnsupported,
                  "{}: scales {} are of type {}; supported: 16 and 32 bits, F8_E8M0, and U8 with "
                  "scale_fmt \"ue8m0\"",
-                 path_of(scale_name), quoted(scale_name), type_name(found));
+                 path_of(scale_name), quote(scale_name), type_name(found));
   }
   const auto values = powers ? expand_e8m0(found.bytes) : std::vector<float>();
   auto scales = Float8Scales::create(*float8_, tensor.shape, found.shape, found.dtype,
                                      powers ? std::as_bytes(std::span(values)) : found.bytes);
   if (!scales.ok()) {
-    return error(scales.error().code, "{}: scales {}: {}", path_of(scale_name), quoted(scale_name),
+    return error(scales.error().code, "{}: scales {}: {}", path_of(scale_name), quote(scale_name),
                  scales.error().message);
   }
   tensor.scales = std::make_shared<const Float8Scales>(*std::move(scales));

@@ -109,7 +109,7 @@ Result<void> refuse_overlaps(std::vector<NamedRange> ranges) {
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].begin < ranges[i - 1].end) {
       return error(Errc::kCorrupt, "tensors {} and {} overlap in the data",
-                   quoted(ranges[i - 1].name), quoted(ranges[i].name));
+                   quote(ranges[i - 1].name), quote(ranges[i].name));
     }
   }
   return {};
@@ -137,7 +137,7 @@ Result<TensorMap> parse_safetensors_header(std::string_view header_json, int64_t
     if (name == "__metadata__") continue;
     auto entry = parse_entry(member.value(), data_bytes);
     if (!entry.ok()) {
-      return error(Errc::kCorrupt, "header: tensor {}: {}", quoted(name), entry.error().message);
+      return error(Errc::kCorrupt, "header: tensor {}: {}", quote(name), entry.error().message);
     }
     ranges.push_back({entry->begin, entry->end, name});
     tensors.emplace(name, *std::move(entry));
@@ -178,13 +178,13 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string
 Result<Tensor> SafetensorsFile::tensor(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    return error(Errc::kNotFound, "{}: no tensor {} of type {}", file_->path(), quoted(name),
+    return error(Errc::kNotFound, "{}: no tensor {} of type {}", file_->path(), quote(name),
                  kTensorTypes);
   }
   const auto& info = found->second;
   if (!info.known) {
     return error(Errc::kNotFound, "{}: tensor {} is of type {}; supported: {}", file_->path(),
-                 quoted(name), quoted(std::string_view(info.type)), kTensorTypes);
+                 quote(name), quote(std::string_view(info.type)), kTensorTypes);
   }
   return Tensor{.dtype = info.dtype,
                 .float8 = info.float8,

@@ -5,7 +5,7 @@
 #include <cctype>
 #include <map>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 
 namespace millrace::model {
 
@@ -50,7 +50,7 @@ Result<std::vector<std::string>> report_unused(
       return error(Errc::kUnsupported,
                    "tensor {} belongs to {}, and is none that is read here; supported: F8_E4M3 "
                    "with one tensor of scales, and weights without scales",
-                   quoted(std::string_view(name)), quoted(whole));
+                   quote(std::string_view(name)), quote(whole));
     }
     ++kinds[kind_of(name)];
   }
@@ -60,7 +60,7 @@ Result<std::vector<std::string>> report_unused(
   for (const auto& [kind, count] : kinds) {
     if (shown == kMostKinds) break;
     line +=
-        fmt::format("{}{} ({})", shown++ == 0 ? "" : ", ", quoted(std::string_view(kind)), count);
+        fmt::format("{}{} ({})", shown++ == 0 ? "" : ", ", quote(std::string_view(kind)), count);
   }
   if (kinds.size() > shown) line += fmt::format(" and {} other kinds", kinds.size() - shown);
   return std::vector{std::move(line)};

@@ -76,7 +76,7 @@ Error JsonFields::unsupported(std::string_view name, std::string_view supported)
 Error JsonFields::problem(Errc code, std::string_view name, std::string_view what) const {
   const auto* value = find(name);
   if (value == nullptr) return error(code, "{}: {}{} is missing: {}", file_, prefix_, name, what);
-  return error(code, "{}: {}{} = {}: {}", file_, prefix_, name, quoted(*value), what);
+  return error(code, "{}: {}{} = {}: {}", file_, prefix_, name, quote(*value), what);
 }
 
 }  // namespace millrace::model

@@ -86,7 +86,7 @@ Result<json::value> parse_json(std::string_view text, int max_depth) {
   const std::size_t parsed = finder.write_some(false, text.data(), text.size(), ec);
   if (finder.handler().found()) {
     return error(Errc::kInvalidArgument, "JSON: duplicate key {} in an object",
-                 quoted(finder.handler().duplicate()));
+                 quote(finder.handler().duplicate()));
   }
   if (ec) {
     return error(Errc::kInvalidArgument, "JSON: {} at byte {}", ec.message(), parsed);
@@ -97,7 +97,7 @@ Result<json::value> parse_json(std::string_view text, int max_depth) {
   return value;
 }
 
-std::string quoted(const json::value& value) {
+std::string quote(const json::value& value) {
   constexpr std::size_t kMaxShownBytes = 96;
   std::string text = json::serialize(value);
   if (text.size() > kMaxShownBytes) text = text.substr(0, kMaxShownBytes) + "...";

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "common/result.h"
 
 namespace millrace::model {
@@ -18,7 +18,7 @@ Result<boost::json::value> parse_json(std::string_view text, int max_depth);
 
 // For messages: formatted as JSON, so that control characters cannot reach a terminal, and cut when
 // long.
-std::string quoted(const boost::json::value& value);
-using millrace::quoted;  // of text
+std::string quote(const boost::json::value& value);
+using millrace::quote;  // of text
 
 }  // namespace millrace::model

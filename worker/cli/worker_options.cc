@@ -13,7 +13,7 @@
 #include "common/cli/number_range.h"
 #include "common/host_port.h"
 #include "common/logging/printable.h"
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "common/text/utf8.h"
 #include "common/units.h"
 #include "engine/runtime/rank_cli.h"
@@ -213,7 +213,7 @@ Result<void> check_together(const WorkerOptions& options) {
       return error(Errc::kInvalidArgument,
                    "--model {}: the name that this gives the model {}; --served-model-name gives "
                    "it another",
-                   quoted(std::string_view(options.rank.model_directory)), wrong);
+                   quote(std::string_view(options.rank.model_directory)), wrong);
     }
   }
   MR_ASSIGN_OR_RETURN(const int64_t disk_bytes, parse_bytes(options.disk_pool));

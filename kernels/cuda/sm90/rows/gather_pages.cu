@@ -10,10 +10,10 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "common/page_checksum.cuh"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/sm90/ptx/barrier.cuh"
 #include "kernels/cuda/sm90/ptx/copy.cuh"
-#include "kernels/cuda/sm90/rows/page_checksum.cuh"
 
 namespace millrace::kernels::cuda {
 namespace {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
                        static_cast<uint32_t>(half_bytes));
       ptx::commit_stores();
     }
-    const uint64_t checksum = page_checksum(buffer, page_bytes / kChecksumBlockBytes);
+    const uint64_t checksum = page_checksum<true>(buffer, page_bytes / kChecksumBlockBytes);
     if (leads && checksum != page.checksum) *arguments.damaged = i;
     __syncwarp();  // all lanes have read the buffer
   }

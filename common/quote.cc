@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/quoted.h"
+#include "common/quote.h"
 
 #include <fmt/format.h>
 
 namespace millrace {
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   constexpr size_t kMaxShownChars = 96;
   std::string out = "\"";
   for (const char c : text.substr(0, kMaxShownChars)) {

@@ -10,12 +10,15 @@
 // 3. All groups then add these sums one after the other, because the accumulators are scrambled
 //    between two blocks.
 // 4. The eight accumulators are merged into the checksum.
+//
+// For CUDA compilers: the ranks' kernels and the client's (kvclient/device/gather.cu) include it. After a change:
+// tools/check_ptx.py --write.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace millrace::kernels::cuda {
+namespace millrace {
 
 inline constexpr int kChecksumBlockBytes = 1024;
 
@@ -52,7 +55,9 @@ __device__ inline uint64_t product_of_halves(uint64_t x) {
 }  // namespace page_checksum_detail
 
 // `page`: 16-byte aligned, num_blocks of kChecksumBlockBytes, in shared memory. Called by all
-// threads of the warp; all get the checksum.
+// threads of the warp; all get the checksum. kUnrolled: the secret is in registers and loops are unrolled;
+// otherwise the code is small.
+template <bool kUnrolled>
 __device__ inline uint64_t page_checksum(const std::byte* page, int num_blocks) {
   namespace detail = page_checksum_detail;
   constexpr int kStripes = 16;
@@ -60,27 +65,34 @@ __device__ inline uint64_t page_checksum(const std::byte* page, int num_blocks) 
   const int thread = static_cast<int>(threadIdx.x) % 32;
   const int group = thread / 4, place = thread % 4;
 
-  uint64_t secret[kStripes + 1];
+  uint64_t registers[kStripes + 1];
+  if constexpr (kUnrolled) {
 #pragma unroll
-  for (int i = 0; i <= kStripes; ++i) secret[i] = detail::kSecret[2 * place + i];
+    for (int i = 0; i <= kStripes; ++i) registers[i] = detail::kSecret[2 * place + i];
+  }
+  const auto secret = [&](int i) {
+    if constexpr (kUnrolled) return registers[i];
+    return detail::kSecret[2 * place + i];
+  };
   const uint64_t last_secret[2] = {detail::kLastSecret[2 * place],
                                    detail::kLastSecret[2 * place + 1]};
   // Between blocks: the secret's last eight words.
   const uint64_t scramble[2] = {detail::kSecret[16 + 2 * place], detail::kSecret[17 + 2 * place]};
 
   uint64_t accumulators[2] = {detail::kFirst[2 * place], detail::kFirst[2 * place + 1]};
+#pragma unroll 1
   for (int first = 0; first < num_blocks; first += 8) {
     uint64_t sums[2] = {};
     const int block = first + group;
     if (block < num_blocks) {
       const auto* words =
           reinterpret_cast<const ulonglong2*>(page + block * kChecksumBlockBytes) + place;
-#pragma unroll
+#pragma unroll kUnrolled ? kStripes : 4
       for (int stripe = 0; stripe < kStripes; ++stripe) {
         const ulonglong2 data = words[4 * stripe];
         const bool is_last = stripe == kStripes - 1 && block == num_blocks - 1;
-        const uint64_t keys[2] = {is_last ? last_secret[0] : secret[stripe],
-                                  is_last ? last_secret[1] : secret[stripe + 1]};
+        const uint64_t keys[2] = {is_last ? last_secret[0] : secret(stripe),
+                                  is_last ? last_secret[1] : secret(stripe + 1)};
         sums[0] += data.y + detail::product_of_halves(data.x ^ keys[0]);
         sums[1] += data.x + detail::product_of_halves(data.y ^ keys[1]);
       }
@@ -106,4 +118,4 @@ __device__ inline uint64_t page_checksum(const std::byte* page, int num_blocks) 
   return merged ^ (merged >> 32);
 }
 
-}  // namespace millrace::kernels::cuda
+}  // namespace millrace

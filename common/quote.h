@@ -9,6 +9,6 @@ namespace millrace {
 
 // In double quotes, with anything but printable ASCII as \n or \xNN, so that it cannot affect a
 // terminal, a log line or a JSON document. Long text is cut.
-std::string quoted(std::string_view text);
+std::string quote(std::string_view text);
 
 }  // namespace millrace
