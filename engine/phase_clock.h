@@ -7,14 +7,14 @@
 #include <optional>
 
 #include "engine/phase_times.h"
-#include "kernels/api/device.h"
+#include "kernels/api/device_memory.h"
 
 namespace millrace::engine {
 
 class PhaseClock {
  public:
   // Both outlive the clock.
-  PhaseClock(kernels::Device& device, PhaseTimes& times) : device_(device), times_(times) {}
+  PhaseClock(kernels::DeviceMemory& device, PhaseTimes& times) : device_(device), times_(times) {}
 
   // Ends the previous phase if it is a different one. Where so many phases wait to be settled that
   // the device may forget their marks (kernels::kMarksKept), the previous phase continues instead.
@@ -36,7 +36,7 @@ class PhaseClock {
     kernels::TimeMark begin;
   };
 
-  kernels::Device& device_;
+  kernels::DeviceMemory& device_;
   PhaseTimes& times_;
   std::optional<Open> open_;
   std::deque<Ended> ended_;  // in order

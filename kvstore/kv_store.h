@@ -38,23 +38,17 @@
 // complete yet), kCorrupt (a page read back from disk does not match its checksum), kIo.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "common/clock.h"
-#include "common/content/page_keys.h"
 #include "common/result.h"
-#include "common/system/prefault.h"
-#include "common/system/shared_memory.h"
-#include "kvstore/pages/cache_log.h"
+#include "kvstore/cached_pages.h"
+#include "kvstore/leased_pages.h"
 #include "kvstore/pages/page.h"
+#include "kvstore/request_writer.h"
+#include "kvstore/store_maintenance.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::kvstore {
@@ -64,9 +58,6 @@ inline constexpr int64_t kDefaultReadBytes = int64_t{512} << 20;
 
 // A layer of 131,072 tokens of an 8B model on two ranks.
 inline constexpr int64_t kDefaultReadAheadBytes = int64_t{256} << 20;
-
-// How long check_cached reads kept pages if the caller gives no time.
-inline constexpr Duration kDefaultKeptPatience = std::chrono::seconds(10);
 
 // Budgets of the tiers. Memory is taken once, at construction; disk space as it is used.
 struct KvStoreConfig {
@@ -93,68 +84,6 @@ struct KvStoreConfig {
   std::string kept_name;      // of the files; used by one process at a time
   std::string kept_identity;  // of the pages, besides the geometry; files of another are emptied
   KvGeometry geometry;        // of the one model this rank serves
-};
-
-// A page of a prompt, named by its content.
-struct CachedPage {
-  int64_t page = 0;
-  PageContentKey key{};
-};
-
-// first_page, first_page + 1, ...
-inline std::vector<int64_t> consecutive_pages(int64_t first_page, int64_t num_pages) {
-  std::vector<int64_t> pages(static_cast<size_t>(num_pages));
-  // Unsigned, because numbers from the network may overflow.
-  auto next = static_cast<uint64_t>(first_page);
-  for (int64_t& page : pages) page = static_cast<int64_t>(next++);
-  return pages;
-}
-
-// A page held in place for reading. `bytes` is valid while the PinnedPages lives.
-struct PinnedPage {
-  std::span<const std::byte> bytes;
-  // From pin_in_place, where `bytes` is empty: a copy of the page in host memory that is not held
-  // there. It may be overwritten at any time, so what is read of it counts only once its checksum
-  // matches.
-  std::span<const std::byte> loose_bytes;
-  // Where `bytes` is empty: the page's address for operations of this process' device. Not for the
-  // host.
-  const std::byte* device_bytes = nullptr;
-  // Offset in shared_device_pool(), if the page is held there; -1: it is not.
-  int64_t device_offset = -1;
-  std::span<const float> digest;  // [3, head_dim]: min, max, radius
-  uint64_t checksum = 0;
-  float score = 0;
-  Tier tier = Tier::kDevice;
-};
-
-// A page where it lies.
-struct PageCopy {
-  // page_bytes() bytes in host memory; null: the page is only on other tiers.
-  const std::byte* bytes = nullptr;
-  uint64_t checksum = 0;
-};
-
-// The pages that a request began with. Destroying it releases them.
-class HeldPrefix {
- public:
-  virtual ~HeldPrefix() = default;
-  // [pages, layers, kv heads]. The bytes stay where they are, except the host's copy of a page that
-  // is also in a GPU's memory: what is read of that copy counts only once its checksum matches.
-  virtual std::span<const PageCopy> copies() const = 0;
-};
-
-// Pages of one layer and kv head. Destroying it unpins.
-class PinnedPages {
- public:
-  virtual ~PinnedPages() = default;
-  virtual std::span<const PinnedPage> pages() const = 0;
-  // Reads the pages whose bytes are empty. After kExhausted, kCorrupt or kIo the object is of no
-  // more use.
-  virtual Result<void> load() = 0;
-  // The reader copies these pages (indices into pages()) out of shared pools itself. They count as
-  // pulled although their bytes are empty.
-  virtual void count_copied(std::span<const size_t> pages) = 0;
 };
 
 struct TierUse {
@@ -211,193 +140,14 @@ struct KvStoreStats {
   int64_t pinned_pages = 0;      // now
 };
 
-// Pages of one request per tier, as placed by seal(); without the pages that the request dropped.
-struct Placement {
-  PerTier<int64_t> pages;
-};
-
-// Which copies of cached pages are compared with their checksums.
-enum class CacheCheck {
-  kAll,
-  kDisk,  // of pages that lie only on disk
-};
-
-// Where a remembered page lies, over all layers and kv heads. What is neither on disk nor kept is
-// in memory.
-struct CachedPlace {
-  bool held = false;  // remembered or kept; if false, the other fields mean nothing
-  bool kept = false;  // only in the files that outlive the process
-  double share_on_disk = 0;
-};
-
-// Bytes per second at which pages are read, checksums included (kvstore/kept/read_meter.h).
-struct ReadRates {
-  double disk = 0;
-  double kept = 0;
-};
-
-class KvStore {
+// Whoever needs one of the four is given that one.
+class KvStore : public RequestWriter,
+                public LeasedPages,
+                public CachedPages,
+                public StoreMaintenance {
  public:
-  virtual ~KvStore() = default;
-
-  virtual const KvGeometry& geometry() const = 0;
-
-  // `pages`: the prompt's pages that this rank is to compute, ascending, the same for every layer
-  // and kv head. `prefix`: remembered pages before these, ascending. The request holds them as if
-  // it had written them; kUnavailable names the first that is gone. If room is lacking, idle
-  // remembered pages give way.
-  virtual Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
-                                     std::span<const int64_t> pages,
-                                     std::span<const CachedPage> prefix) = 0;
-  Result<void> begin_request(const std::string& request_id, int64_t num_tokens,
-                             std::span<const int64_t> pages) {
-    return begin_request(request_id, num_tokens, pages, {});
-  }
-  // Opens a request that is being written: from now on, whoever names `lease_id` may read its
-  // complete pages. That lease has no end until seal() gives it one; abort() ends it.
-  virtual Result<void> open(const std::string& request_id, const std::string& lease_id) = 0;
-  // Writes pages of one layer and kv head, by ascending number. `kv`: geometry.page_bytes() for
-  // each, one after the other; copied. Each page of the request is written exactly once. After an
-  // error, the pages that could not be copied, which may be all of them, are still to be written.
-  virtual Result<void> write_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
-                                   std::span<const int64_t> pages, std::span<const std::byte> kv,
-                                   const PageDigest& digests) = 0;
-  Result<void> write_page(const std::string& request_id, const PageKey& key,
-                          std::span<const std::byte> kv, const PageDigest& digest) {
-    return write_pages(request_id, key.layer, key.kv_head, std::span(&key.page, 1), kv, digest);
-  }
-  // Scores of the rank's pages of one layer and kv head, in the order given to begin_request, the
-  // prefix first. Pages that are written become complete with it. A page of the prefix keeps the
-  // worth that it has for earlier requests, unless this one needs it much more (displaces(),
-  // kvstore/rules/placement.h).
-  virtual Result<void> set_scores(const std::string& request_id, int32_t layer, int32_t kv_head,
-                                  std::span<const float> scores) = 0;
-  // The same for all layers and kv heads, [layers, kv heads, pages], of a request whose only pages
-  // on this rank are those that it began with. The pages keep the worth that they have for earlier
-  // requests.
-  virtual Result<void> set_prefix_scores(const std::string& request_id,
-                                         std::span<const float> scores) = 0;
-  // For a request that is written and not open. Removes these pages of one layer and kv head, which
-  // ascend, from the request and frees their slots, except those of pages that others hold too.
-  // Readers get kNotFound for them; scores() still says what they were worth. Such a request is not
-  // remembered.
-  virtual Result<void> drop_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
-                                  std::span<const int64_t> pages) = 0;
-  // All pages must be written. From now until the lease ends, whoever names `lease_id` may read the
-  // request. If the request was opened, `lease_id` must be the one it was opened with.
-  virtual Result<Placement> seal(const std::string& request_id, const std::string& lease_id,
-                                 Duration lease) = 0;
-  // Keeps pages of a sealed request under these keys after the request is gone. If a key is known
-  // already, the page that has it stays, unless nobody holds it and more of it is on disk. Returns
-  // how many pages of the prompt are new. `cost`: what the prompt takes to compute per page of all
-  // layers and heads, where 1 is the cost of a page with nothing before it. The worth of all its
-  // remembered pages follows from it (kvstore/rules/retention.h). `prompt`: what the log is told,
-  // if anything. kNotFound: the request is gone, or a page is not part of it. kInvalidArgument: it
-  // has dropped pages.
-  virtual Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
-                                   double cost, std::shared_ptr<const CachedPrompt> prompt) = 0;
-  Result<int64_t> remember(const std::string& request_id, std::span<const CachedPage> pages,
-                           double cost = 1) {
-    return remember(request_id, pages, cost, nullptr);
-  }
-  // What has happened to the cached pages since a place in the log (kvstore/pages/cache_log.h): an
-  // end() of earlier news, or this one's end, where nothing has happened yet. Pages that could not
-  // be remembered count as gone.
-  virtual CacheNews read_cache_log(int64_t from) = 0;
-  virtual int64_t cache_log_end() const = 0;
-  // Whatever is used from here on is worth more than what gave way before
-  // (KvStoreStats::eviction_clock). Stores that are to give up the same pages must be told the same
-  // clock between the same two requests. The clock never goes back.
-  virtual void advance_eviction_clock(double clock) = 0;
-  // Which of these pages this rank remembers or has kept, or is keeping.
-  virtual std::vector<bool> find_cached(std::span<const PageContentKey> keys) const = 0;
-  // Where these pages lie (kept ones only while their files answer), and how fast the tiers that
-  // take time to read were read lately.
-  virtual std::vector<CachedPlace> place_cached(std::span<const PageContentKey> keys) const = 0;
-  virtual ReadRates read_rates() const = 0;
-  // As find_cached, but pages that turn out damaged, in any layer or head, are not found and are
-  // forgotten. Reads all that `check` says. Pages that are only kept are brought into the tiers,
-  // and all of each is checked. If there is no room, one is damaged, or `kept_patience` is over,
-  // the pages behind it are not brought.
-  virtual std::vector<bool> check_cached(std::span<const PageContentKey> keys,
-                                         CacheCheck check = CacheCheck::kAll,
-                                         Duration kept_patience = kDefaultKeptPatience) = 0;
-  // Pages that a request being written began with, for whoever computes the rest: needs no lease
-  // and does not count as a pull. Otherwise as pin_in_place.
-  virtual Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id,
-                                                          int32_t layer, int32_t kv_head,
-                                                          std::span<const int64_t> pages) = 0;
-  // All the pages that the request began with, in all layers and heads, for a caller that reads
-  // them from elsewhere.
-  virtual Result<std::unique_ptr<HeldPrefix>> hold_prefix(const std::string& request_id) = 0;
-  // Forgets a request in any state (cancelled, failed). Pinned pages stay valid until unpinned, and
-  // what the store remembers stays.
-  virtual void abort(const std::string& request_id) = 0;
-
-  // `pages`: page numbers of the prompt, ascending, at least one.
-  virtual Result<std::unique_ptr<PinnedPages>> pin_pages(const std::string& request_id,
-                                                         const std::string& lease_id, int32_t layer,
-                                                         int32_t kv_head,
-                                                         std::span<const int64_t> pages) = 0;
-  // The same without reading. Until load() reads them, `bytes` is empty for pages that host memory
-  // does not hold.
-  virtual Result<std::unique_ptr<PinnedPages>> pin_in_place(const std::string& request_id,
-                                                            const std::string& lease_id,
-                                                            int32_t layer, int32_t kv_head,
-                                                            std::span<const int64_t> pages) = 0;
-  // Digests, checksums and scores of these pages, for a caller that does not need their bytes.
-  virtual Result<std::unique_ptr<PinnedPages>> pin_digests(const std::string& request_id,
-                                                           const std::string& lease_id,
-                                                           int32_t layer, int32_t kv_head,
-                                                           std::span<const int64_t> pages) = 0;
-  // Scores of all pages that this rank holds of these heads, [layers, kv heads, pages]. Needs the
-  // same lease, and refuses pages that are not complete yet as the pins do.
-  virtual Result<std::vector<float>> scores(const std::string& request_id,
-                                            const std::string& lease_id,
-                                            const HeadBlock& heads) const = 0;
-
-  // Whether there is a lease with this id under which something may be read. The time taken does
-  // not reveal how much of a guess was right.
-  virtual bool knows_lease(std::string_view lease_id) const = 0;
-
-  // `waited`: time since the renewal was asked for. A lease that had not ended by then is renewed,
-  // unless expire_leases() has ended it already.
-  virtual Result<void> renew_lease(const std::string& request_id, const std::string& lease_id,
-                                   Duration lease, Duration waited) = 0;
-  virtual Result<void> release_lease(const std::string& request_id,
-                                     const std::string& lease_id) = 0;
-  // Ends leases that are over. The owner calls it about once a second. Returns how many ended.
-  virtual int64_t expire_leases() = 0;
-
-  // Brings pages nearer to their readers, one page at a time: reads ahead of readers, and moves the
-  // best pages on disk into memory, where they take the places of pages worth much less. Then keeps
-  // what is remembered and not yet kept, one page in all layers and heads at a time, and brings
-  // what earlier processes kept into free memory.
-  // A thread of the owner calls it over and over. Returns whether there was anything to do. If
-  // there was not, or the disk for kept pages has not taken one, it returns at `deadline` at the
-  // latest. If a read of kept pages does not return, it is waited for once, for a second.
-  virtual bool tend(Deadline deadline) = 0;
-
-  // Called before the process ends in good order: writes pages that later processes may begin with
-  // to where they outlive this one. Returns when `patience` is over, whatever the disk does: the
-  // number of pages not written. A write that hangs then is abandoned, and does not hold up the
-  // store's end.
-  virtual int64_t keep_cached(Duration patience) = 0;
-  virtual bool keeps_prefixes() const = 0;
-
+  const KvGeometry& geometry() const override = 0;
   virtual KvStoreStats stats() const = 0;
-
-  // Makes pools in host memory resident, on this many threads, while the pools are in use. Without
-  // it, each system page becomes resident when it is first written. `then` is called for each piece
-  // on these threads, and is destroyed before the pools are. Call once, before threads share the
-  // store.
-  virtual void prefault(int num_threads, const Prefault::Then& then = {}) = 0;
-
-  // The pools that other processes can map while the store lives; none without shares_memory. Bytes
-  // that pin_in_place finds lie in one of them.
-  virtual std::vector<const SharedMemory*> shared_pools() const = 0;
-  // The device pool, if its memory is not the host's and other processes can map it.
-  virtual std::optional<SharedDeviceMemory> shared_device_pool() const = 0;
 };
 
 // kInvalidArgument, with the numbers, if the host's budget is smaller than the records of the other

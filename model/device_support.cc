@@ -14,8 +14,6 @@ namespace millrace::model {
 
 namespace {
 
-constexpr std::string_view kOnCpu = "--device cpu";
-
 // Builds the errors, all of which are about fields of one file.
 class Refusals {
  public:
@@ -26,9 +24,6 @@ class Refusals {
         device_(device) {}
 
   Result<void> check() const {
-    MR_RETURN_IF_ERROR(check_experts());
-    MR_RETURN_IF_ERROR(check_attention());
-    MR_RETURN_IF_ERROR(check_activation());
     MR_RETURN_IF_ERROR(check_heads());
     MR_RETURN_IF_ERROR(check_widths());
     MR_RETURN_IF_ERROR(check_quantization());
@@ -48,31 +43,6 @@ class Refusals {
   std::string on_rank(int64_t own) const {
     if (weights_.tp.size == 1) return {};
     return fmt::format("{} on each of {} tensor-parallel ranks", own, weights_.tp.size);
-  }
-
-  Result<void> check_experts() const {
-    const auto& experts = config_.experts;
-    const bool biased = experts.names == ExpertsConfig::Names::kGptOss;
-    const bool computed = device_.computes_experts && (!biased || device_.expert_biases) &&
-                          (!experts.by_sigmoids || device_.corrected_routes);
-    if (experts.num_experts == 0 || computed) return {};
-    return refusal("architectures", config_.architecture,
-                   fmt::format("{} experts in a layer", experts.num_experts), kOnCpu);
-  }
-
-  Result<void> check_attention() const {
-    if (config_.interleaved_rope && !device_.interleaved_rotation) {
-      return refusal("architectures", config_.architecture, "whose heads turn neighbours", kOnCpu);
-    }
-    if (!config_.attention_sinks || device_.attention_sinks) return {};
-    return refusal("architectures", config_.architecture, "which has attention sinks", kOnCpu);
-  }
-
-  // kClamped occurs only with experts, which check_experts checks.
-  Result<void> check_activation() const {
-    using Kind = kernels::Activation::Kind;
-    if (config_.activation.kind != Kind::kGeluTanh || device_.all_activations) return {};
-    return refusal("hidden_activation", "\"gelu_pytorch_tanh\"", "", "silu, or --device cpu");
   }
 
   Result<void> check_heads() const {

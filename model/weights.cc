@@ -86,13 +86,12 @@ Result<void> untie_if_different(const TensorSource& tensors, ModelWeights& weigh
 // Puts the weights of one rank together, tensor by tensor. Tensor names are Hugging Face's.
 class WeightLoader {
  public:
-  WeightLoader(const TensorSource& tensors, kernels::Device& device, ModelWeights& weights,
+  WeightLoader(const TensorSource& tensors, kernels::DeviceMemory& device, ModelWeights& weights,
                int num_threads)
       : tensors_(&tensors),
         weights_(&weights),
         config_(&weights.config),
         shard_(&weights.shard),
-        device_(device.info()),
         uploader_(device, weights.storage, num_threads),
         experts_(tensors, uploader_, weights) {}
 
@@ -302,12 +301,6 @@ class WeightLoader {
     MR_ASSIGN_OR_RETURN(const auto bias, vector(name, hidden()));
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
     if (std::ranges::all_of(bias.tensor.bytes, is_zero)) return {};
-    if (is_float8_ && !device_.float8_sum_biases) {
-      return error(Errc::kUnsupported,
-                   "tensor \"{}\" is not zero, and {} adds none to products of 8-bit floats; "
-                   "supported with --quantization none",
-                   name, device_.name);
-    }
     if (weights_->tp.rank != 0) return {};
     MR_ASSIGN_OR_RETURN(layer.o_bias, uploader_.stacked_vector(std::array{bias}));
     return {};
@@ -334,7 +327,6 @@ class WeightLoader {
   ModelWeights* weights_;
   const ModelConfig* config_;
   const ShardShape* shard_;
-  kernels::DeviceInfo device_;
   WeightUploader uploader_;
   ExpertLoader experts_;
   bool is_float8_ = false;      // the current layer, except its experts and Q, K, V
@@ -393,7 +385,8 @@ std::string_view quantization_name(Quantization quantization) {
 
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, Arithmetic arithmetic,
-                                                         kernels::Device& device, int num_threads) {
+                                                         kernels::DeviceMemory& device,
+                                                         int num_threads) {
   auto weights = std::make_unique<ModelWeights>();
   MR_ASSIGN_OR_RETURN(weights->config, load_model_config(model));
   MR_ASSIGN_OR_RETURN(weights->shard, shard_shape(weights->config, tp));

@@ -18,7 +18,8 @@
 #include <vector>
 
 #include "common/result.h"
-#include "kernels/api/device.h"
+#include "kernels/api/device_memory.h"
+#include "kernels/api/experts.h"
 #include "model/config/config.h"
 
 namespace millrace::model {
@@ -182,7 +183,7 @@ struct ModelWeights {
 // kInvalidArgument: a shape that differs from config.json. kIo: a file changed meanwhile.
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const std::string& model,
                                                          TensorParallel tp, Arithmetic arithmetic,
-                                                         kernels::Device& device,
+                                                         kernels::DeviceMemory& device,
                                                          int num_threads = 1);
 // The dtype of the checkpoint's matrices, taken from the embedding table.
 Result<DType> stored_dtype(const std::string& model);

@@ -17,7 +17,7 @@ Result<bool> all_ranks(comm::Communicator& world, bool own, Deadline deadline) {
   return count[0] == world.size();
 }
 
-Result<std::unique_ptr<comm::DeviceCommunicator>> connect(kernels::Device& device,
+Result<std::unique_ptr<comm::DeviceCommunicator>> connect(kernels::DeviceMemory& device,
                                                           comm::Communicator& ranks, bool nccl,
                                                           Deadline deadline) {
   if (!nccl || ranks.size() == 1) {
@@ -31,8 +31,8 @@ Result<std::unique_ptr<comm::DeviceCommunicator>> connect(kernels::Device& devic
 
 }  // namespace
 
-Result<DeviceGroups> make_device_groups(kernels::Device& device, const RankGrid& grid, bool own_gpu,
-                                        Deadline deadline) {
+Result<DeviceGroups> make_device_groups(kernels::DeviceMemory& device, const RankGrid& grid,
+                                        bool own_gpu, Deadline deadline) {
   const bool able = comm::built_with_nccl() && own_gpu && device.gpu_stream().has_value();
   MR_ASSIGN_OR_RETURN(const bool nccl, all_ranks(grid.world(), able, deadline));
   DeviceGroups groups;

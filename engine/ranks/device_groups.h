@@ -8,7 +8,7 @@
 #include "comm/api/device_communicator.h"
 #include "common/result.h"
 #include "engine/ranks/rank_grid.h"
-#include "kernels/api/device.h"
+#include "kernels/api/device_memory.h"
 
 namespace millrace::engine {
 
@@ -21,7 +21,7 @@ struct DeviceGroups {
 
 // Collective over the grid's world. Uses NCCL where every rank has a GPU of its own and the build
 // has NCCL, otherwise host memory. Device and grid outlive it.
-Result<DeviceGroups> make_device_groups(kernels::Device& device, const RankGrid& grid, bool own_gpu,
-                                        Deadline deadline);
+Result<DeviceGroups> make_device_groups(kernels::DeviceMemory& device, const RankGrid& grid,
+                                        bool own_gpu, Deadline deadline);
 
 }  // namespace millrace::engine

@@ -14,7 +14,7 @@ namespace millrace::engine {
 class StagedCommunicator final : public comm::DeviceCommunicator {
  public:
   // Both outlive it.
-  StagedCommunicator(kernels::Device& device, comm::Communicator& ranks)
+  StagedCommunicator(kernels::DeviceMemory& device, comm::Communicator& ranks)
       : device_(device), ranks_(ranks), sent_(device), received_(device) {}
 
   int rank() const override { return ranks_.rank(); }
@@ -39,11 +39,11 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
   // A HostWindow that grows with the sizes asked for.
   class Window {
    public:
-    explicit Window(kernels::Device& device) : device_(device) {}
+    explicit Window(kernels::DeviceMemory& device) : device_(device) {}
     Result<kernels::HostWindow*> of(int64_t bytes, Deadline deadline);
 
    private:
-    kernels::Device& device_;
+    kernels::DeviceMemory& device_;
     std::optional<kernels::HostWindow> window_;
   };
 
@@ -51,7 +51,7 @@ class StagedCommunicator final : public comm::DeviceCommunicator {
   template <typename Body>
   Result<void> counted(std::string_view what, Body&& body);
 
-  kernels::Device& device_;
+  kernels::DeviceMemory& device_;
   comm::Communicator& ranks_;
   Window sent_, received_;
   comm::CommStatsByName stats_;

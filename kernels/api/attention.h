@@ -40,7 +40,6 @@ struct AttentionParams {
   // [num_query_heads] or null: for each head, a logit that takes part in the softmax of its rows but has
   // no value (Xiao et al. 2023, section 3.3; gpt-oss). It multiplies `out` by 1 / (1 + exp(sink - lse)).
   // It is not part of lse, nor of what is estimated from Q and K: shares of mass refer to the keys alone.
-  // Only if DeviceInfo::attention_sinks.
   const float* sinks = nullptr;
   void* out = nullptr;   // [num_rows, num_query_heads, head_dim], kv.dtype
   float* lse = nullptr;  // [num_query_heads, num_rows] natural log, or null. Over the keys that the

@@ -5,7 +5,6 @@
 #include <bit>
 #include <utility>
 
-#include "common/check.h"
 #include "common/units.h"
 
 namespace millrace::kernels {
@@ -34,54 +33,15 @@ DType DeviceInfo::projection_dtype(DType compute_dtype) const {
   return narrow ? DType::kBFloat16 : DType::kFloat32;
 }
 
-namespace {
-
-void refuse(const Device& device, const char* what) {
-  MR_CHECK(false, "{} computes no {}", device.info().name, what);
-}
-
-constexpr const char* kExperts = "mixtures of experts";
-constexpr const char* kFloat8 = "products of 8-bit floats";
-constexpr const char* kKvFloat8 = "K and V of 8-bit floats";
-
-}  // namespace
-
-Result<HostLock> Device::lock_host(std::span<const std::byte>) {
+Result<HostLock> DeviceMemory::lock_host(std::span<const std::byte>) {
   return error(Errc::kUnsupported, "{}: its memory is the host's", info().name);
 }
 
-Result<SharedBuffer> Device::allocate_shared(int64_t) {
+Result<SharedBuffer> DeviceMemory::allocate_shared(int64_t) {
   return error(Errc::kUnsupported, "{}: other processes cannot map its memory", info().name);
 }
 
-void Device::route(const RouteParams&) {
-  refuse(*this, kExperts);
-}
-void Device::experts(const ExpertsParams&) {
-  refuse(*this, kExperts);
-}
-void Device::float8_quantize(const Float8QuantizeParams&) {
-  refuse(*this, kFloat8);
-}
-void Device::float8_rms_norm(const Float8RmsNormParams&) {
-  refuse(*this, kFloat8);
-}
-void Device::float8_gemm(const Float8GemmParams&) {
-  refuse(*this, kFloat8);
-}
-void Device::float8_swiglu(const Float8SwigluParams&) {
-  refuse(*this, kFloat8);
-}
-void Device::float8_experts(const Float8ExpertsParams&) {
-  refuse(*this, kFloat8);
-}
-void Device::float8_encode(const Float8EncodeParams&) {
-  refuse(*this, kKvFloat8);
-}
-void Device::float8_decode(const Float8DecodeParams&) {
-  refuse(*this, kKvFloat8);
-}
-void Device::float8_decode_pieces(const Float8DecodePiecesParams& params) {
+void Float8Operations::float8_decode_pieces(const Float8DecodePiecesParams& params) {
   for (const Float8Piece& piece : params.pieces) {
     float8_decode({.codes = params.codes + piece.codes,
                    .codes_stride = params.codes_stride,

@@ -58,8 +58,8 @@ struct RopeQkvParams {
   const int32_t* positions = nullptr;  // [num_rows], absolute
   // The first rotary_dim elements of a head are rotated, the others are copied. 0: all are rotated.
   int32_t rotary_dim = 0;
-  // true: element 2 i is paired with 2 i + 1 (only if DeviceInfo::interleaved_rotation). false, the layout
-  // of most Hugging Face models: i with i + rotary_dim / 2.
+  // true: element 2 i is paired with 2 i + 1. false, the layout of most Hugging Face models: i with
+  // i + rotary_dim / 2.
   bool interleaved = false;
   const float* inv_freq = nullptr;  // [rotary_dim / 2], rope scaling already applied
   float turn_scale = 1;  // of the rotated elements: YaRN's and LongRoPE's attention factor

@@ -61,12 +61,11 @@ struct Float8RmsNormParams {
 
 // c = a * b^T (+ bias) (+ c when `accumulate`), as GemmParams
 struct Float8GemmParams {
-  ConstFloat8Matrix a;  // [m, k]
-  ConstFloat8Matrix b;  // [n, k]
-  // [n] or null; into float32 where DeviceInfo::float8_sum_biases, else only into the projection dtype.
-  const float* bias = nullptr;
-  Matrix c;                 // [m, n], float32, or the device's projection dtype
-  bool accumulate = false;  // only into float32
+  ConstFloat8Matrix a;          // [m, k]
+  ConstFloat8Matrix b;          // [n, k]
+  const float* bias = nullptr;  // [n] or null
+  Matrix c;                     // [m, n], float32, or the device's projection dtype
+  bool accumulate = false;      // only into float32
 };
 
 // out = activation(a gate^T, a up^T), as SwigluParams

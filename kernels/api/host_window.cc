@@ -5,7 +5,7 @@
 
 namespace millrace::kernels {
 
-Result<HostWindow> HostWindow::create(Device& device, int64_t max_bytes) {
+Result<HostWindow> HostWindow::create(DeviceMemory& device, int64_t max_bytes) {
   HostWindow window(device, max_bytes);
   if (!device.info().host_memory) {
     MR_ASSIGN_OR_RETURN(window.staging_, device.allocate_host(max_bytes));

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "common/result.h"
-#include "kernels/api/device.h"
+#include "kernels/api/device_memory.h"
 
 namespace millrace::kernels {
 
@@ -16,7 +16,7 @@ namespace millrace::kernels {
 class HostWindow {
  public:
   // For views of at most `max_bytes`.
-  static Result<HostWindow> create(Device& device, int64_t max_bytes);
+  static Result<HostWindow> create(DeviceMemory& device, int64_t max_bytes);
 
   int64_t max_bytes() const { return max_bytes_; }
 
@@ -28,11 +28,11 @@ class HostWindow {
   void write(void* data, int64_t bytes);
 
  private:
-  HostWindow(Device& device, int64_t max_bytes) : device_(&device), max_bytes_(max_bytes) {}
+  HostWindow(DeviceMemory& device, int64_t max_bytes) : device_(&device), max_bytes_(max_bytes) {}
 
   bool direct() const { return staging_.bytes() == 0; }
 
-  Device* device_;
+  DeviceMemory* device_;
   int64_t max_bytes_;
   HostBuffer staging_;  // empty where the view is the memory itself
 };

@@ -11,7 +11,6 @@ namespace millrace::kernels {
 struct SwigluParams {
   ConstMatrix a;        // [m, k], in the compute dtype
   ConstMatrix gate_up;  // [2 n, k], the rows of gate, then those of up; the dtype of a
-  // Others than SiLU only if DeviceInfo::all_activations.
   Activation activation;
   // [m, 2 n], float32: scratch for the products, used only by devices that do not fuse the operation
   // (DeviceInfo::fuses_swiglu).

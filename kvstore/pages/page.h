@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "common/content/page_keys.h"
 #include "common/dtype.h"
 #include "common/kv_scales.h"
 #include "common/page_tokens.h"
@@ -37,6 +38,12 @@ struct KvGeometry {
   // Host memory that a page takes besides its bytes, whichever tier they are in.
   int64_t record_bytes() const { return digest_bytes() + kPageEntryBytes; }
   bool operator==(const KvGeometry&) const = default;
+};
+
+// A page of a prompt, named by its content.
+struct CachedPage {
+  int64_t page = 0;
+  PageContentKey key{};
 };
 
 // kv_head counts in the model, not in the rank.

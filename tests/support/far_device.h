@@ -87,6 +87,21 @@ class FarDevice final : public kernels::Device {
   void swiglu(const kernels::SwigluParams& params) override { run(&Device::swiglu, params); }
   void route(const kernels::RouteParams& params) override { run(&Device::route, params); }
   void experts(const kernels::ExpertsParams& params) override { run(&Device::experts, params); }
+  void float8_quantize(const kernels::Float8QuantizeParams& params) override {
+    run(&Device::float8_quantize, params);
+  }
+  void float8_rms_norm(const kernels::Float8RmsNormParams& params) override {
+    run(&Device::float8_rms_norm, params);
+  }
+  void float8_gemm(const kernels::Float8GemmParams& params) override {
+    run(&Device::float8_gemm, params);
+  }
+  void float8_swiglu(const kernels::Float8SwigluParams& params) override {
+    run(&Device::float8_swiglu, params);
+  }
+  void float8_experts(const kernels::Float8ExpertsParams& params) override {
+    run(&Device::float8_experts, params);
+  }
   void float8_encode(const kernels::Float8EncodeParams& params) override {
     run(&Device::float8_encode, params);
   }
@@ -131,8 +146,8 @@ class FarDevice final : public kernels::Device {
     bool is_own = false;  // touches device memory, or is a mark
   };
 
-  template <typename Params>
-  void run(void (kernels::Device::*operation)(const Params&), const Params& params) {
+  template <typename Operations, typename Params>
+  void run(void (Operations::*operation)(const Params&), const Params& params) {
     enqueue_own([this, operation, kept = KeptParams<Params>(params)] {
       (device_.get()->*operation)(*kept);
     });

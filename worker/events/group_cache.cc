@@ -19,7 +19,7 @@ protocol::PlanOrigin origin_of(const kvstore::CachedPrompt& prompt) {
 
 }  // namespace
 
-GroupCache::GroupCache(kvstore::KvStore& store, int num_tp_ranks, EventPublisher* publisher)
+GroupCache::GroupCache(kvstore::CachedPages& store, int num_tp_ranks, EventPublisher* publisher)
     : store_(store),
       read_until_(store.cache_log_end()),
       held_(num_tp_ranks, /*has_tokens=*/publisher != nullptr),

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "kvstore/kv_store.h"
+#include "kvstore/cached_pages.h"
 #include "protocol/control_messages.pb.h"
 #include "worker/events/event_publisher.h"
 #include "worker/events/held_pages.h"
@@ -24,7 +24,7 @@ class GroupCache {
  public:
   // `store` outlives it. `publisher`: rank 0's, outlives it too; null on other ranks, and where no
   // events are made.
-  GroupCache(kvstore::KvStore& store, int num_tp_ranks, EventPublisher* publisher);
+  GroupCache(kvstore::CachedPages& store, int num_tp_ranks, EventPublisher* publisher);
 
   // The pages that an earlier run of the group left (`owners` as in HeldPages::restore). Rank 0
   // only, at the start, where pages are kept. From here on, the journal is written.
@@ -46,7 +46,7 @@ class GroupCache {
  private:
   protocol::CachedPrefixes tell(HeldChange change, const protocol::PlanOrigin* origin);
 
-  kvstore::KvStore& store_;
+  kvstore::CachedPages& store_;
   int64_t read_until_;  // in the store's log
   std::unordered_set<BlockHash> lost_;
   bool is_left_ = false;  // lost_ are all pages that the rank has left

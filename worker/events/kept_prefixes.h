@@ -14,7 +14,7 @@
 
 namespace millrace::worker {
 
-// Which pages a rank's store has cached (KvStore::find_cached).
+// Which pages a rank's store has cached (CachedPages::find_cached).
 using FindPages = std::function<std::vector<bool>(std::span<const PageContentKey>)>;
 
 // Collective over `world`, before the first prompt. Rank 0 reads the candidate pages from its

@@ -34,19 +34,23 @@ GroupService::GroupService(const GroupResources& resources, const GroupOptions& 
             /*may_hang=*/!resources_.runtime.device().info().host_memory, timeouts_of(options)),
       reporter_(resources_.link, resources_.board),
       leases_(resources_.runtime.weights().shard.kv_replica == 0 ? &resources_.store : nullptr,
-              sync_, reporter_, options) {
+              sync_, reporter_, options),
+      prompts_{.runtime = resources_.runtime,
+               .store = resources_.store,
+               .server = resources_.server,
+               .sync = sync_,
+               .options = options,
+               .on_cached = sync_.is_root() ? std::function<void()>([this] {
+                 reporter_.cache_changed(resources_.cache.read());
+               })
+                                            : nullptr} {
   engine::Lane* lane = resources_.runtime.lane();
   if (lane == nullptr) return;
-  lane_runs_.emplace(LaneResources{.runtime = resources_.runtime,
+  lane_runs_.emplace(LaneResources{.prompts = prompts_,
                                    .lane = *lane,
-                                   .store = resources_.store,
-                                   .server = resources_.server,
-                                   .group = sync_,
                                    .reporter = reporter_,
                                    .watch = resources_.watch,
-                                   .peers = resources_.peers,
-                                   .cache = resources_.cache,
-                                   .options = options});
+                                   .peers = resources_.peers});
 }
 
 Result<void> GroupService::run(const std::atomic<bool>& stop) {
@@ -98,7 +102,7 @@ Result<void> GroupService::serve(CommandSource* commands) {
 Result<void> GroupService::execute(const protocol::GroupCommand& command, CommandSource* commands) {
   MR_RETURN_IF_ERROR(change_leases(command));
   resources_.store.expire_leases();
-  MR_RETURN_IF_ERROR(run(command, commands));
+  MR_RETURN_IF_ERROR(run_prompts(command, commands));
   sync_.expect("gathering metrics", sync_.timeouts().command);
   const auto posted = post_metrics();
   return posted.ok() ? posted : sync_.broken(posted.error());
@@ -109,7 +113,8 @@ Result<void> GroupService::change_leases(const protocol::GroupCommand& command) 
   return {};
 }
 
-Result<void> GroupService::run(const protocol::GroupCommand& command, CommandSource* commands) {
+Result<void> GroupService::run_prompts(const protocol::GroupCommand& command,
+                                       CommandSource* commands) {
   const bool side_by_side = command.side_by_side_size() > 0;
   if (!side_by_side && !command.has_run()) return {};
   set_busy(true);
@@ -127,45 +132,35 @@ Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& comman
   MR_CHECK(lane_runs_.has_value(), "{} prompts side by side on a group without lanes",
            command.side_by_side_size());
   const auto find_cancelled = [commands] { return commands->after_side_by_side(); };
-  return lane_runs_->run(command, *writers_[num_running_], *readers_[num_running_],
-                         commands != nullptr ? find_cancelled : LaneRuns::FindCancelled(),
-                         [this, commands](const protocol::RunPrompt& prompt) {
-                           if (commands != nullptr) commands->run_alone(prompt.request_id());
-                           return run_prompt(prompt,
-                                             [this, commands](const engine::LayerReport& report) {
-                                               return meet_after_layer(report, commands);
-                                             });
-                         });
+  return lane_runs_->run(
+      command, page_movers(), commands != nullptr ? find_cancelled : LaneRuns::FindCancelled(),
+      [this, commands](const protocol::RunPrompt& prompt) {
+        if (commands != nullptr) commands->run_alone(prompt.request_id());
+        return run_prompt(prompt, [this, commands](const engine::LayerReport& report) {
+          return meet_after_layer(report, commands);
+        });
+      });
+}
+
+PageMovers GroupService::page_movers() const {
+  return {.writer = *writers_[num_running_], .reader = *readers_[num_running_]};
 }
 
 Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
-                                      PromptRun::Boundary at_boundary) {
-  std::function<void()> on_cached;
-  if (sync_.is_root()) on_cached = [this] { reporter_.cache_changed(resources_.cache.read()); };
-  PromptRun run({.runtime = resources_.runtime,
-                 .grid = resources_.runtime.grid(),
-                 .engine = resources_.runtime.engine(),
-                 .engine_sync = sync_,
-                 .lane = std::nullopt,
-                 .limits = resources_.runtime.limits(),
-                 .store = resources_.store,
-                 .writer = *writers_[num_running_],
-                 .reader = *readers_[num_running_],
-                 .server = resources_.server,
+                                      PromptState::Boundary at_boundary) {
+  PromptRun run(prompts_,
+                {.engine = resources_.runtime.engine(),
                  .sync = sync_,
-                 .reporter = reporter_,
-                 .pace = pace_,
-                 .on_cached = std::move(on_cached),
-                 .beside_tokens = num_running_ == 0 ? 0 : running_tokens_[num_running_ - 1],
-                 .beside_suspended = beside_suspended_,
-                 .options = options_},
-                prompt, std::move(at_boundary));
-  running_tokens_[num_running_] = run.num_tokens();
+                 .limits = resources_.runtime.limits(),
+                 .pace = pace_},
+                page_movers(), reporter_, prompt,
+                num_running_ == 0 ? InterruptedPrompt() : interrupted_, std::move(at_boundary));
+  if (num_running_ == 0) interrupted_.num_tokens = run.state().num_tokens();
   ++num_running_;
   auto outcome = run.run();
   --num_running_;
-  attention_imbalance_ = run.attention_imbalance().value_or(attention_imbalance_);
-  if (sync_.is_root()) counts_ += run.counts();
+  attention_imbalance_ = run.state().attention_imbalance().value_or(attention_imbalance_);
+  if (sync_.is_root()) counts_ += run.state().counts();
   return outcome;
 }
 
@@ -184,7 +179,7 @@ Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
     } else {
       MR_RETURN_IF_ERROR(change_leases(command));
       resources_.store.expire_leases();
-      MR_RETURN_IF_ERROR(run(command, commands));
+      MR_RETURN_IF_ERROR(run_prompts(command, commands));
     }
   } while (command.suspended());
   MR_RETURN_IF_ERROR(expect_next_layer(report));
@@ -195,9 +190,9 @@ Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
 // As between two prompts, but the suspended one keeps its memory and its pages.
 Result<void> GroupService::execute_beside_suspended(const protocol::GroupCommand& command,
                                                     CommandSource* commands) {
-  beside_suspended_ = true;
+  interrupted_.suspended = true;
   auto executed = execute(command, commands);
-  beside_suspended_ = false;
+  interrupted_.suspended = false;
   MR_RETURN_IF_ERROR(executed);
   sync_.expect("waiting for a command", sync_.timeouts().command + kCommandInterval);
   return {};

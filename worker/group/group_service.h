@@ -57,13 +57,14 @@ class GroupService {
 
  private:
   Result<void> make_page_movers();
+  PageMovers page_movers() const;
   // Says whether a prompt runs.
   void set_busy(bool busy);
   Result<void> serve(CommandSource* commands);
   Result<void> execute(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
-  Result<void> run(const protocol::GroupCommand& command, CommandSource* commands);
-  Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptRun::Boundary at_boundary);
+  Result<void> run_prompts(const protocol::GroupCommand& command, CommandSource* commands);
+  Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptState::Boundary at_boundary);
   Result<void> run_side_by_side(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> meet_after_layer(const engine::LayerReport& report, CommandSource* commands);
   Result<void> execute_beside_suspended(const protocol::GroupCommand& command,
@@ -78,14 +79,14 @@ class GroupService {
   RankSync sync_;
   CoordinatorReporter reporter_;
   LeaseCommands leases_;
+  const PromptContext prompts_;
   std::optional<LaneRuns> lane_runs_;  // where prompts run side by side
   RowPace pace_;
   // Made by run(). The second of each is for prompts that run between two layers of another.
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
-  bool beside_suspended_ = false;  // the first of them is suspended
-  std::array<int64_t, 2> running_tokens_{};
+  InterruptedPrompt interrupted_;   // the first of two that run
   double attention_imbalance_ = 1;  // of the last prompt
   PromptCounts counts_;             // rank 0's, of prompts that all ranks computed
 };

@@ -47,16 +47,17 @@ Result<std::vector<protocol::LaneReport>> gather_reports(comm::Communicator& wor
 // is watched.
 LaneRuns::LaneRuns(const LaneResources& resources)
     : resources_(resources),
+      prompts_(resources.prompts),
       sync_(resources_.lane.grid().world(), resources_.watch, /*may_hang=*/true,
-            resources_.group.timeouts()) {}
+            prompts_.sync.timeouts()) {}
 
-Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& writer,
-                           PageReader& reader, const FindCancelled& find_cancelled,
+Result<void> LaneRuns::run(const protocol::GroupCommand& command, const PageMovers& movers,
+                           const FindCancelled& find_cancelled,
                            const RunOnAllRanks& run_on_all_ranks) {
   protocol::LaneReport told;
   ControlBoard nowhere;  // discarded: rank 0's board gets what is relayed
   LaneMessages messages(told);
-  const auto prompts = prompts_of(command, messages, nowhere, writer, reader);
+  const auto prompts = prompts_of(command, messages, nowhere, movers);
   read(prompts);
   for (const auto& prompt : prompts) {
     resources_.reporter.started(prompt.message.request_id());
@@ -66,7 +67,7 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
   {
     std::vector<std::unique_ptr<kvstore::HeldPrefix>> held;
     const auto places = share_places(prompts, held);
-    if (!places.ok()) return resources_.group.broken(places.error());
+    if (!places.ok()) return prompts_.sync.broken(places.error());
     protocol::LaneReport own;
     if (const Prompt* prompt = own_of(prompts)) {
       if (prompt->run->may_continue()) compute(*prompt, *places);
@@ -75,10 +76,10 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
     MR_ASSIGN_OR_RETURN(reports, meet(own));
   }
   const auto scores = share_scores(prompts, reports);
-  if (!scores.ok()) return resources_.group.broken(scores.error());
+  if (!scores.ok()) return prompts_.sync.broken(scores.error());
   MR_ASSIGN_OR_RETURN(const auto decided,
-                      resources_.group.broadcast_command(
-                          find_cancelled ? find_cancelled() : protocol::GroupCommand()));
+                      prompts_.sync.broadcast_command(find_cancelled ? find_cancelled()
+                                                                     : protocol::GroupCommand()));
   for (const auto& prompt : prompts) {
     prompt.run->take_report(report_of(prompt, reports),
                             (*scores)[static_cast<size_t>(prompt.lane)]);
@@ -88,7 +89,7 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, PageWriter& wr
     MR_RETURN_IF_ERROR(prompt.run->close());
   }
   if (const Prompt* prompt = own_of(prompts); prompt != nullptr && sync_.is_root()) {
-    counts_ += prompt->run->counts();
+    counts_ += prompt->run->state().counts();
     if (prompt->run->needs_all_ranks()) told.Clear();  // this attempt is not reported
   }
   MR_RETURN_IF_ERROR(relay(told));
@@ -115,8 +116,8 @@ const LaneRuns::Prompt* LaneRuns::own_of(const std::vector<Prompt>& prompts) con
 
 std::vector<LaneRuns::Prompt> LaneRuns::prompts_of(const protocol::GroupCommand& command,
                                                    LaneMessages& messages, ControlBoard& nowhere,
-                                                   PageWriter& writer, PageReader& reader) {
-  const int num_lanes = resources_.runtime.grid().shape().cp;
+                                                   const PageMovers& movers) {
+  const int num_lanes = prompts_.runtime.grid().shape().cp;
   std::vector<Prompt> prompts;
   for (int i = 0; i < command.side_by_side_size(); ++i) {
     const int lane = (static_cast<int>(command.first_lane()) + i) % num_lanes;
@@ -126,40 +127,27 @@ std::vector<LaneRuns::Prompt> LaneRuns::prompts_of(const protocol::GroupCommand&
         .lane = lane,
         .reporter = std::make_unique<CoordinatorReporter>(speaks ? &messages : nullptr, nowhere),
         .run = nullptr});
-    prompt.run = make_run(prompt, writer, reader);
+    prompt.run = make_run(prompt, movers);
   }
   return prompts;
 }
 
-std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, PageWriter& writer,
-                                              PageReader& reader) {
-  std::function<void()> on_cached;
-  if (resources_.runtime.grid().is_root()) {
-    on_cached = [this] { resources_.reporter.cache_changed(resources_.cache.read()); };
-  }
-  return std::make_unique<PromptRun>(
-      PromptResources{
-          .runtime = resources_.runtime,
-          .grid = resources_.runtime.grid(),
-          .engine = resources_.lane.engine(),
-          .engine_sync = sync_,
-          .lane = PromptLane{.number = prompt.lane,
-                             .most_new_tokens = resources_.runtime.side_by_side_tokens(),
-                             .reads_peers = resources_.peers != nullptr},
-          .limits = resources_.runtime.lane_limits(),
-          .store = resources_.store,
-          .writer = writer,
-          .reader = reader,
-          .server = resources_.server,
-          .sync = resources_.group,
-          .reporter = *prompt.reporter,
-          .pace = pace_,
-          .on_cached = std::move(on_cached),
-          .options = resources_.options},
-      prompt.message, [this](const engine::LayerReport& report) -> Result<void> {
+std::unique_ptr<LanePromptRun> LaneRuns::make_run(const Prompt& prompt, const PageMovers& movers) {
+  auto& runtime = prompts_.runtime;
+  return std::make_unique<LanePromptRun>(
+      prompts_,
+      ComputingRanks{.engine = resources_.lane.engine(),
+                     .sync = sync_,
+                     .limits = runtime.lane_limits(),
+                     .pace = pace_,
+                     .lane = prompt.lane},
+      movers, *prompt.reporter, prompt.message,
+      LaneLimits{.most_new_tokens = runtime.side_by_side_tokens(),
+                 .reads_peers = resources_.peers != nullptr},
+      [this](const engine::LayerReport& report) -> Result<void> {
         sync_.expect(fmt::format("what follows layer {} of {} of a prompt beside others",
                                  report.layer + 1, report.num_layers),
-                     resources_.options.layer_timeout);
+                     prompts_.options.layer_timeout);
         return {};
       });
 }
@@ -169,8 +157,8 @@ std::unique_ptr<PromptRun> LaneRuns::make_run(const Prompt& prompt, PageWriter& 
 // are.
 Result<LaneRuns::Places> LaneRuns::share_places(
     const std::vector<Prompt>& prompts, std::vector<std::unique_ptr<kvstore::HeldPrefix>>& held) {
-  auto& cp = resources_.runtime.grid().cp();
-  const auto& geometry = resources_.store.geometry();
+  auto& cp = prompts_.runtime.grid().cp();
+  const auto& geometry = prompts_.store.geometry();
   const int64_t rows = int64_t{geometry.num_layers} * geometry.num_kv_heads;
   own_places_.clear();
   std::vector<int64_t> counts(static_cast<size_t>(cp.size()));  // of bytes
@@ -180,13 +168,13 @@ Result<LaneRuns::Places> LaneRuns::share_places(
     if (!prompt.run->may_continue()) continue;
     for (int rank = 0; rank < cp.size(); ++rank) {
       if (rank == prompt.lane) continue;
-      const auto pages = prompt.run->cached().prefix.pages(rank);
+      const auto pages = prompt.run->state().cached().prefix.pages(rank);
       of_ranks[static_cast<size_t>(rank)] = rows * std::ssize(pages);
       counts[static_cast<size_t>(rank)] += rows * std::ssize(pages) * int64_t{sizeof(PagePlace)};
       if (rank != cp.rank() || pages.empty()) continue;
-      auto pinned = resources_.store.hold_prefix(prompt.message.request_id());
+      auto pinned = prompts_.store.hold_prefix(prompt.message.request_id());
       if (pinned.ok()) {
-        add_places(*held.emplace_back(*std::move(pinned)), resources_.store, own_places_);
+        add_places(*held.emplace_back(*std::move(pinned)), prompts_.store, own_places_);
       }
       own_places_.resize(static_cast<size_t>(counts[static_cast<size_t>(rank)]) /
                          sizeof(PagePlace));  // in no pool, if gone
@@ -199,7 +187,7 @@ Result<LaneRuns::Places> LaneRuns::share_places(
     MR_RETURN_IF_ERROR(
         cp.all_gather(std::as_bytes(std::span(own_places_)),
                       std::as_writable_bytes(std::span(all_places_).first(num_places)), counts,
-                      Deadline::after(resources_.options.layer_timeout)));
+                      Deadline::after(prompts_.options.layer_timeout)));
   }
   Places places(counts.size());
   size_t first = 0;
@@ -216,14 +204,14 @@ Result<LaneRuns::Places> LaneRuns::share_places(
 
 const protocol::LaneReport& LaneRuns::report_of(
     const Prompt& prompt, std::span<const protocol::LaneReport> reports) const {
-  const auto& grid = resources_.runtime.grid();
+  const auto& grid = prompts_.runtime.grid();
   const int rank = prompt.lane * grid.shape().tp + grid.tp().rank();
   return reports[static_cast<size_t>(rank)];
 }
 
 Result<LaneRuns::Scores> LaneRuns::share_scores(const std::vector<Prompt>& prompts,
                                                 std::span<const protocol::LaneReport> reports) {
-  auto& cp = resources_.runtime.grid().cp();
+  auto& cp = prompts_.runtime.grid().cp();
   std::vector<int64_t> counts(static_cast<size_t>(cp.size()));  // of bytes
   for (const auto& prompt : prompts) {
     counts[static_cast<size_t>(prompt.lane)] =
@@ -237,7 +225,7 @@ Result<LaneRuns::Scores> LaneRuns::share_scores(const std::vector<Prompt>& promp
   if (num_bytes > 0) {
     MR_RETURN_IF_ERROR(cp.all_gather(
         std::as_bytes(own), std::as_writable_bytes(std::span(all_scores_).first(num_scores)),
-        counts, Deadline::after(resources_.options.layer_timeout)));
+        counts, Deadline::after(prompts_.options.layer_timeout)));
   }
   Scores scores;
   std::span<const float> rest = all_scores_;
@@ -249,9 +237,9 @@ Result<LaneRuns::Scores> LaneRuns::share_scores(const std::vector<Prompt>& promp
 }
 
 void LaneRuns::compute(const Prompt& prompt, const Places& places) const {
-  PeerPins pins(resources_.store, prompt.message.request_id(), prompt.run->cached().prefix,
+  PeerPins pins(prompts_.store, prompt.message.request_id(), prompt.run->state().cached().prefix,
                 prompt.lane, resources_.peers, places[static_cast<size_t>(prompt.lane)]);
-  if (resources_.peers != nullptr && prompt.run->cached().prefix.num_pages() > 0)
+  if (resources_.peers != nullptr && prompt.run->state().cached().prefix.num_pages() > 0)
     resources_.peers->set_used();
   if (pins.reach_all()) return prompt.run->compute(&pins);
   prompt.run->compute(error(Errc::kUnavailable,
@@ -260,18 +248,18 @@ void LaneRuns::compute(const Prompt& prompt, const Places& places) const {
 
 // A rank that has finished its prompt, or has none, waits for the slowest.
 Result<std::vector<protocol::LaneReport>> LaneRuns::meet(const protocol::LaneReport& own) {
-  const int32_t num_steps = resources_.runtime.weights().config.num_layers + kStepsBesideLayers;
-  const Duration longest = num_steps * resources_.options.layer_timeout;
-  resources_.group.expect_others("prompts side by side", longest, resources_.options.layer_timeout);
-  auto reports = gather_reports(resources_.group.world(), own, Deadline::after(longest));
-  if (!reports.ok()) return resources_.group.broken(reports.error());
+  const int32_t num_steps = prompts_.runtime.weights().config.num_layers + kStepsBesideLayers;
+  const Duration longest = num_steps * prompts_.options.layer_timeout;
+  prompts_.sync.expect_others("prompts side by side", longest, prompts_.options.layer_timeout);
+  auto reports = gather_reports(prompts_.sync.world(), own, Deadline::after(longest));
+  if (!reports.ok()) return prompts_.sync.broken(reports.error());
   return reports;
 }
 
 Result<void> LaneRuns::relay(const protocol::LaneReport& own) {
-  const auto reports = gather_reports(resources_.group.world(), own,
-                                      Deadline::after(resources_.options.layer_timeout));
-  if (!reports.ok()) return resources_.group.broken(reports.error());
+  const auto reports =
+      gather_reports(prompts_.sync.world(), own, Deadline::after(prompts_.options.layer_timeout));
+  if (!reports.ok()) return prompts_.sync.broken(reports.error());
   for (const auto& report : *reports) {
     for (const auto& message : report.messages()) resources_.reporter.relay(message);
   }

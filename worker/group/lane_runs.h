@@ -15,27 +15,21 @@
 #include "engine/runtime/lane.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/control/lane_messages.h"
-#include "worker/events/group_cache.h"
 #include "worker/peers/page_places.h"
 #include "worker/peers/peer_pools.h"
-#include "worker/prompt/prompt_run.h"
+#include "worker/prompt/lane_prompt_run.h"
 #include "worker/sync/rank_watch.h"
 
 namespace millrace::worker {
 
-// What all prompts of a lane work with, on one rank; all outlive the runs.
+// What lanes work with, on one rank; all outlive the runs.
 struct LaneResources {
-  engine::RankRuntime& runtime;
+  const PromptContext& prompts;
   engine::Lane& lane;
-  kvstore::KvStore& store;
-  const KvServer& server;
-  RankSync& group;                // of all ranks
   CoordinatorReporter& reporter;  // the group's; only rank 0's reaches the coordinator
   RankWatch* watch = nullptr;
   // Null, on all ranks: a lane reads only the pages of its own ranks.
   PeerPools* peers = nullptr;
-  GroupCache& cache;
-  const GroupOptions& options;
 };
 
 class LaneRuns {
@@ -52,7 +46,7 @@ class LaneRuns {
   // prompt went once all have ended. An error (kPeerLost) ends the group. Nothing stays of
   // cancelled prompts. Prompts that turn out not to fit a lane run afterwards, one after the other,
   // like prompts that came alone.
-  Result<void> run(const protocol::GroupCommand& command, PageWriter& writer, PageReader& reader,
+  Result<void> run(const protocol::GroupCommand& command, const PageMovers& movers,
                    const FindCancelled& find_cancelled, const RunOnAllRanks& run_on_all_ranks);
   // Counts of prompts that ran in this lane, on its first rank; 0 on the others.
   const PromptCounts& counts() const { return counts_; }
@@ -62,7 +56,7 @@ class LaneRuns {
     const protocol::RunPrompt& message;
     int lane = 0;
     std::unique_ptr<CoordinatorReporter> reporter;
-    std::unique_ptr<PromptRun> run;
+    std::unique_ptr<LanePromptRun> run;
   };
 
   // Where other ranks hold pages of the prompts: by lane, then by rank of the row.
@@ -70,8 +64,8 @@ class LaneRuns {
   using Scores = std::vector<std::span<const float>>;
 
   std::vector<Prompt> prompts_of(const protocol::GroupCommand& command, LaneMessages& messages,
-                                 ControlBoard& nowhere, PageWriter& writer, PageReader& reader);
-  std::unique_ptr<PromptRun> make_run(const Prompt& prompt, PageWriter& writer, PageReader& reader);
+                                 ControlBoard& nowhere, const PageMovers& movers);
+  std::unique_ptr<LanePromptRun> make_run(const Prompt& prompt, const PageMovers& movers);
   // Reads all prompts at once.
   static void read(const std::vector<Prompt>& prompts);
   // The prompt of this rank's lane, or null.
@@ -96,6 +90,7 @@ class LaneRuns {
   Result<void> relay(const protocol::LaneReport& own);
 
   const LaneResources resources_;
+  const PromptContext& prompts_;
   RankSync sync_;  // of the lane
   RowPace pace_;   // the lane's own: prompts that all ranks compute have another
   PromptCounts counts_;

@@ -3,7 +3,7 @@
 // pages of some ranks would outlive those of others.
 #pragma once
 
-#include "kvstore/kv_store.h"
+#include "kvstore/leased_pages.h"
 #include "protocol/group_messages.pb.h"
 #include "worker/prompt/coordinator_reporter.h"
 #include "worker/prompt/group_options.h"
@@ -15,7 +15,7 @@ class LeaseCommands {
  public:
   // All outlive it. `store`: null on a rank that stores nothing because another stores its kv
   // heads.
-  LeaseCommands(kvstore::KvStore* store, RankSync& sync, CoordinatorReporter& reporter,
+  LeaseCommands(kvstore::LeasedPages* store, RankSync& sync, CoordinatorReporter& reporter,
                 const GroupOptions& options)
       : store_(store), sync_(sync), reporter_(reporter), options_(options) {}
 
@@ -25,7 +25,7 @@ class LeaseCommands {
  private:
   Result<void> apply_here(const protocol::LeaseChange& change, Duration lease);
 
-  kvstore::KvStore* store_;
+  kvstore::LeasedPages* store_;
   RankSync& sync_;
   CoordinatorReporter& reporter_;
   const GroupOptions& options_;

@@ -3,7 +3,7 @@
 
 namespace millrace::worker {
 
-void add_places(const kvstore::HeldPrefix& held, const kvstore::KvStore& store,
+void add_places(const kvstore::HeldPrefix& held, const kvstore::LeasedPages& store,
                 std::vector<PagePlace>& places) {
   const auto pools = store.shared_pools();
   const auto page_bytes = static_cast<size_t>(store.geometry().page_bytes());

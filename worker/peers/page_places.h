@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/system/shared_memory.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/leased_pages.h"
 #include "worker/store/pool_place.h"
 
 namespace millrace::worker {
@@ -36,7 +36,7 @@ class PagePlace {
 };
 
 // Adds the places of held pages to `places`: [pages, layers, kv heads of the store].
-void add_places(const kvstore::HeldPrefix& held, const kvstore::KvStore& store,
+void add_places(const kvstore::HeldPrefix& held, const kvstore::LeasedPages& store,
                 std::vector<PagePlace>& places);
 
 }  // namespace millrace::worker

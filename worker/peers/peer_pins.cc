@@ -41,7 +41,7 @@ class MixedPages final : public kvstore::PinnedPages {
 
 }  // namespace
 
-PeerPins::PeerPins(kvstore::KvStore& store, std::string request_id,
+PeerPins::PeerPins(kvstore::CachedPages& store, std::string request_id,
                    const engine::PromptPrefix& prefix, int rank, const PeerPools* peers,
                    std::vector<std::span<const PagePlace>> places)
     : own_(store, std::move(request_id)),

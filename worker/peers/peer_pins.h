@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/exchange/prefix.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/cached_pages.h"
 #include "worker/peers/page_places.h"
 #include "worker/peers/peer_pools.h"
 #include "worker/staging/prefix_pins.h"
@@ -23,7 +23,7 @@ class PeerPins final : public PrefixPins {
   // that store the same heads. `places`: for each rank of the row, the places of its pages of
   // `prefix` (add_places); none are needed for this rank. `peers`: null where `rank` holds all
   // pages.
-  PeerPins(kvstore::KvStore& store, std::string request_id, const engine::PromptPrefix& prefix,
+  PeerPins(kvstore::CachedPages& store, std::string request_id, const engine::PromptPrefix& prefix,
            int rank, const PeerPools* peers, std::vector<std::span<const PagePlace>> places);
 
   // Whether all pages can be reached. Other ranks' pages that are in no shared pool cannot.

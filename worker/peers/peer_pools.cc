@@ -28,7 +28,7 @@ SocketName name_of(const comm::MemfdServer& server) {
 
 // Serves this rank's pools to every process of this user that knows the socket's name: only the
 // group is told it.
-Result<std::unique_ptr<comm::MemfdServer>> show(const kvstore::KvStore& store) {
+Result<std::unique_ptr<comm::MemfdServer>> show(const kvstore::LeasedPages& store) {
   std::vector<int> descriptors;
   for (const SharedMemory* pool : store.shared_pools()) descriptors.push_back(pool->descriptor());
   if (descriptors.empty()) return error(Errc::kUnsupported, "the host pool is private");
@@ -58,8 +58,9 @@ Result<std::vector<SharedMemoryView>> map_pools(const SocketName& name, Deadline
 }  // namespace
 
 Result<std::unique_ptr<PeerPools>> PeerPools::connect(comm::Communicator& cp,
-                                                      const kvstore::KvStore& store,
-                                                      kernels::Device& device, Deadline deadline) {
+                                                      const kvstore::LeasedPages& store,
+                                                      kernels::DeviceMemory& device,
+                                                      Deadline deadline) {
   std::unique_ptr<PeerPools> peers(new PeerPools());
   const auto server = show(store);
   const SocketName own = server.ok() ? name_of(**server) : SocketName();

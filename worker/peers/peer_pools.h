@@ -16,8 +16,8 @@
 #include "common/clock.h"
 #include "common/result.h"
 #include "common/system/shared_memory_view.h"
-#include "kernels/api/device.h"
-#include "kvstore/kv_store.h"
+#include "kernels/api/device_memory.h"
+#include "kvstore/leased_pages.h"
 #include "worker/store/pool_locker.h"
 #include "worker/store/pool_place.h"
 
@@ -30,8 +30,9 @@ class PeerPools {
   // this get the error, so the caller must have the ranks agree to do without. `device` outlives
   // it.
   static Result<std::unique_ptr<PeerPools>> connect(comm::Communicator& cp,
-                                                    const kvstore::KvStore& store,
-                                                    kernels::Device& device, Deadline deadline);
+                                                    const kvstore::LeasedPages& store,
+                                                    kernels::DeviceMemory& device,
+                                                    Deadline deadline);
 
   // `num_bytes` bytes in a pool of `rank`, its number in the row; empty where the pool has not so
   // many. The owner may overwrite them at any time, so what is read is valid only once its checksum

@@ -20,7 +20,7 @@ Result<void> PrefixScoreSink::finish() {
   return inner_ == nullptr ? Result<void>() : inner_->finish();
 }
 
-Result<void> set_prefix_scores(kvstore::KvStore& store, const std::string& request_id,
+Result<void> set_prefix_scores(kvstore::RequestWriter& store, const std::string& request_id,
                                const engine::PromptPrefix& prefix, int rank,
                                std::span<const float> scores) {
   const auto& geometry = store.geometry();

@@ -10,7 +10,7 @@
 
 #include "engine/exchange/prefix.h"
 #include "engine/kv_sink.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/request_writer.h"
 
 namespace millrace::worker {
 
@@ -38,7 +38,7 @@ class PrefixScoreSink final : public engine::KvSink {
 // Sets the scores of the pages of `request_id`, which on this rank has only those pages of `prefix`
 // that `rank` holds. `scores`: as of PrefixScoreSink::scores(), of all layers. kInternal: the
 // number of scores is wrong.
-Result<void> set_prefix_scores(kvstore::KvStore& store, const std::string& request_id,
+Result<void> set_prefix_scores(kvstore::RequestWriter& store, const std::string& request_id,
                                const engine::PromptPrefix& prefix, int rank,
                                std::span<const float> scores);
 

@@ -37,7 +37,7 @@ Result<std::vector<RankStats>> gather_stats(comm::Communicator& world, const Ran
 // The longest prompt, in tokens, that all ranks have room for.
 int64_t free_prompt_tokens(const std::vector<RankStats>& ranks);
 
-// The value to which all ranks advance their eviction clocks (KvStore::advance_eviction_clock).
+// The value to which all ranks advance their eviction clocks (CachedPages::advance_eviction_clock).
 double eviction_clock(const std::vector<RankStats>& ranks);
 
 // Sums over the ranks, as metrics.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/kept_pages.h"
+#include "kvstore/kv_store.h"
 #include "worker/staging/page_reader.h"
 #include "worker/staging/page_writer.h"
 #include "worker/staging/store_prefix.h"
@@ -48,7 +49,7 @@ class PromptPages {
   // The prompt's pages that are on this rank, ascending.
   std::vector<int64_t> numbers() const;
   // Call it once the pages are sealed. Of the first `keys.size()` pages of the prompt, remembers
-  // those that this rank computed, for later prompts. `cost` and `prompt` as of KvStore::remember.
+  // those that this rank computed, for later prompts. `cost` and `prompt` as of RequestWriter::remember.
   Result<void> remember(std::span<const PageContentKey> keys, double cost,
                         std::shared_ptr<const kvstore::CachedPrompt> prompt = nullptr);
 

@@ -17,7 +17,7 @@
 
 #include "engine/exchange/prefix.h"
 #include "kernels/api/device.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/pinned_pages.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_chunks.h"
 #include "worker/staging/prefix_pins.h"

@@ -23,7 +23,7 @@ int64_t pages_of_chunk(const kvstore::KvGeometry& geometry) {
 }  // namespace
 
 Result<std::unique_ptr<PageWriter>> PageWriter::create(kernels::Device& device,
-                                                       kvstore::KvStore& store,
+                                                       kvstore::RequestWriter& store,
                                                        const kvstore::KvGeometry& geometry,
                                                        int num_threads) {
   if (device.info().host_memory) num_threads = 0;

@@ -15,7 +15,7 @@
 
 #include "engine/exchange/kv_exchange.h"
 #include "kernels/api/device.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/request_writer.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_chunks.h"
 
@@ -40,7 +40,7 @@ class PageWriter {
   // `device` and `store` outlive the writer. `num_threads` applies to a device with memory of its
   // own. For any other device there are no threads, and begin() does all the work.
   static Result<std::unique_ptr<PageWriter>> create(kernels::Device& device,
-                                                    kvstore::KvStore& store,
+                                                    kvstore::RequestWriter& store,
                                                     const kvstore::KvGeometry& geometry,
                                                     int num_threads);
   const kvstore::KvGeometry& geometry() const { return geometry_; }
@@ -65,7 +65,7 @@ class PageWriter {
     kernels::HostBuffer pages;    // [pages of a chunk, page bytes]
     kernels::HostBuffer digests;  // [3, pages of a chunk, head_dim]
   };
-  PageWriter(kvstore::KvStore& store, const kvstore::KvGeometry& geometry, int num_threads)
+  PageWriter(kvstore::RequestWriter& store, const kvstore::KvGeometry& geometry, int num_threads)
       : store_(store), geometry_(geometry), threads_(num_threads) {}
 
   // Waits until the device's operations have produced the layer, the `number`-th that was begun.
@@ -75,7 +75,7 @@ class PageWriter {
                  Workspace& workspace) const;
   Result<void> write_chunk(const PageChunk& chunk, const Workspace& workspace);
 
-  kvstore::KvStore& store_;
+  kvstore::RequestWriter& store_;
   kvstore::KvGeometry geometry_;
   std::vector<Workspace> workspaces_;
 

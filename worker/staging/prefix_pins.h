@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/result.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/cached_pages.h"
 
 namespace millrace::worker {
 
@@ -18,7 +18,7 @@ class PrefixPins {
   virtual ~PrefixPins() = default;
 
   virtual const std::string& request_id() const = 0;
-  // As KvStore::pin_prefix. `pages`: numbers of the prompt's pages, ascending. `kv_head`: in the
+  // As CachedPages::pin_prefix. `pages`: numbers of the prompt's pages, ascending. `kv_head`: in the
   // model. Any thread.
   virtual Result<std::unique_ptr<kvstore::PinnedPages>> pin(int32_t layer, int32_t kv_head,
                                                             std::span<const int64_t> pages) = 0;
@@ -27,7 +27,7 @@ class PrefixPins {
 // Pins pages of a request in this rank's store, which outlives this object.
 class StorePins final : public PrefixPins {
  public:
-  StorePins(kvstore::KvStore& store, std::string request_id)
+  StorePins(kvstore::CachedPages& store, std::string request_id)
       : store_(store), request_id_(std::move(request_id)) {}
 
   const std::string& request_id() const override { return request_id_; }
@@ -37,7 +37,7 @@ class StorePins final : public PrefixPins {
   }
 
  private:
-  kvstore::KvStore& store_;
+  kvstore::CachedPages& store_;
   const std::string request_id_;
 };
 

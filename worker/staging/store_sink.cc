@@ -14,7 +14,7 @@ constexpr auto kLayerTimeout = std::chrono::minutes(5);
 
 }  // namespace
 
-StoreSink::StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
+StoreSink::StoreSink(kernels::Device& device, kvstore::RequestWriter& store, PageWriter& writer,
                      std::string request_id, std::vector<int64_t> pages,
                      std::span<const int64_t> prefix_pages)
     : device_(device),

@@ -16,7 +16,7 @@
 
 #include "engine/kv_sink.h"
 #include "kernels/api/device.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/request_writer.h"
 #include "worker/staging/chunk_threads.h"
 #include "worker/staging/page_writer.h"
 
@@ -30,10 +30,10 @@ struct StoredBytes {
 class StoreSink final : public engine::KvSink {
  public:
   // `pages`: the prompt's pages that this rank computes, ascending; `prefix_pages`: those that were
-  // cached; both as given to KvStore::begin_request. All of them get scores. `writer`: of that
+  // cached; both as given to RequestWriter::begin_request. All of them get scores. `writer`: of that
   // device and store, used by this sink alone while it lives. Device, store and writer outlive the
   // sink.
-  StoreSink(kernels::Device& device, kvstore::KvStore& store, PageWriter& writer,
+  StoreSink(kernels::Device& device, kvstore::RequestWriter& store, PageWriter& writer,
             std::string request_id, std::vector<int64_t> pages,
             std::span<const int64_t> prefix_pages = {});
   // Gives up a layer that is on its way.
@@ -80,7 +80,7 @@ class StoreSink final : public engine::KvSink {
   Result<void> wait_for_scores();
 
   kernels::Device& device_;
-  kvstore::KvStore& store_;
+  kvstore::RequestWriter& store_;
   PageWriter& writer_;
   std::string request_id_;
   std::vector<int64_t> pages_;

@@ -96,7 +96,7 @@ struct RankPace {
   bool loads_beside = false;
 };
 
-RankPace pace_of(const kvstore::KvStore& store, const PrefixCheck& check) {
+RankPace pace_of(const kvstore::CachedPages& store, const PrefixCheck& check) {
   const auto& geometry = store.geometry();
   const double bytes =
       static_cast<double>(geometry.page_bytes()) * geometry.num_layers * geometry.num_kv_heads;
@@ -134,7 +134,7 @@ struct Worth {
 
 // Chooses the same pages on all ranks, since it uses only values that all ranks have gathered. The
 // other ranks wait for this one until `deadline` at most; reading may take half of the time left.
-Result<Worth> agree_on_worth(kvstore::KvStore& store, const engine::RankGrid& grid,
+Result<Worth> agree_on_worth(kvstore::CachedPages& store, const engine::RankGrid& grid,
                              const std::vector<int>& owners, const std::vector<Place>& places,
                              Deadline deadline, const PrefixCheck& check) {
   const bool all_in_memory =
@@ -162,7 +162,7 @@ Result<Worth> agree_on_worth(kvstore::KvStore& store, const engine::RankGrid& gr
 // How many of `keys` come before the first damaged page. With n threads, each checks every n-th
 // page, so that pages that lie together, on disk or in one tier, are shared out evenly. The store
 // takes its lock for one page at a time and holds none while it reads.
-int64_t num_intact(kvstore::KvStore& store, std::span<const PageContentKey> keys,
+int64_t num_intact(kvstore::CachedPages& store, std::span<const PageContentKey> keys,
                    const PrefixCheck& check, Duration kept_patience) {
   const int most = kept_patience > Duration::zero() ? std::min(check.num_threads, kMostDiskReaders)
                                                     : check.num_threads;
@@ -195,7 +195,7 @@ CachedPrefix CachedPrefix::of(std::vector<int> owners, std::span<const PageConte
   return cached;
 }
 
-Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const engine::RankGrid& grid,
+Result<CachedPrefix> agree_on_prefix(kvstore::CachedPages& store, const engine::RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
                                      const PrefixCheck& check) {
   MR_ASSIGN_OR_RETURN(const auto places,

@@ -13,7 +13,7 @@
 #include "common/result.h"
 #include "engine/exchange/prefix.h"
 #include "engine/ranks/rank_grid.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/cached_pages.h"
 #include "worker/store/prefix_cost.h"
 #include "worker/store/row_pace.h"
 
@@ -51,9 +51,9 @@ struct PrefixCheck {
 // nearest, with the heads of all its tensor-parallel ranks. Where pages lie on slow tiers, the
 // prefix ends where computing the rest is faster (worker/store/prefix_cost.h). `keys` are the same
 // on all ranks, and every rank stores its own heads. A page that turns out damaged is forgotten
-// (KvStore::check_cached), and the prefix ends before it. No page is held: the caller holds them by
+// (CachedPages::check_cached), and the prefix ends before it. No page is held: the caller holds them by
 // beginning a request with the prefix.
-Result<CachedPrefix> agree_on_prefix(kvstore::KvStore& store, const engine::RankGrid& grid,
+Result<CachedPrefix> agree_on_prefix(kvstore::CachedPages& store, const engine::RankGrid& grid,
                                      std::span<const PageContentKey> keys, Deadline deadline,
                                      const PrefixCheck& check = {});
 

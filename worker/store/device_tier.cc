@@ -16,8 +16,9 @@ constexpr auto kCopyTimeout = std::chrono::seconds(60);
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceTier>> DeviceTier::create(kernels::Device& device, int64_t num_slots,
-                                                       int64_t slot_bytes, bool shares) {
+Result<std::unique_ptr<DeviceTier>> DeviceTier::create(kernels::DeviceMemory& device,
+                                                       int64_t num_slots, int64_t slot_bytes,
+                                                       bool shares) {
   std::unique_ptr<DeviceTier> tier(new DeviceTier(num_slots, slot_bytes));
   MR_RETURN_IF_ERROR(tier->allocate(device, shares && num_slots > 0));
   for (Lane& lane : tier->lanes_) {
@@ -32,7 +33,7 @@ Result<std::unique_ptr<DeviceTier>> DeviceTier::create(kernels::Device& device, 
   return tier;
 }
 
-Result<void> DeviceTier::allocate(kernels::Device& device, bool shares) {
+Result<void> DeviceTier::allocate(kernels::DeviceMemory& device, bool shares) {
   if (shares) {
     auto shared = device.allocate_shared(num_slots_ * slot_bytes_);
     if (shared.ok()) {

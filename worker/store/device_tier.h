@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/api/device.h"
+#include "kernels/api/device_memory.h"
 #include "kvstore/tiers/slot_memory.h"
 
 namespace millrace::worker {
@@ -21,8 +21,9 @@ class DeviceTier final : public kvstore::SlotMemory {
   // Call it on the device's thread. The device outlives the tier. `shares`: takes memory that other
   // processes can map; where there is none, logs why and takes private memory. kExhausted, with the
   // numbers.
-  static Result<std::unique_ptr<DeviceTier>> create(kernels::Device& device, int64_t num_slots,
-                                                    int64_t slot_bytes, bool shares = false);
+  static Result<std::unique_ptr<DeviceTier>> create(kernels::DeviceMemory& device,
+                                                    int64_t num_slots, int64_t slot_bytes,
+                                                    bool shares = false);
 
   // The region has a fixed size: only growth up to it succeeds.
   Result<void> resize(int64_t num_slots) override;
@@ -55,7 +56,7 @@ class DeviceTier final : public kvstore::SlotMemory {
 
   DeviceTier(int64_t num_slots, int64_t slot_bytes)
       : num_slots_(num_slots), slot_bytes_(slot_bytes) {}
-  Result<void> allocate(kernels::Device& device, bool shares);
+  Result<void> allocate(kernels::DeviceMemory& device, bool shares);
   std::byte* at(int64_t slot) const;
   Lane& lane_of(int64_t slot) const { return lanes_[static_cast<size_t>(slot) % kNumLanes]; }
   // Call it with the lane's mutex held. kIo where the lane was given up.

@@ -50,7 +50,7 @@ bool all_in_place(const kvstore::PinnedPages& pinned) {
 }  // namespace
 
 Result<std::unique_ptr<KvServer>> KvServer::start(comm::Transport& transport,
-                                                  kvstore::KvStore& store, std::string epoch,
+                                                  kvstore::LeasedPages& store, std::string epoch,
                                                   const std::string& host, int port) {
   std::unique_ptr<KvServer> server(new KvServer(store, std::move(epoch)));
   auto* self = server.get();

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "comm/api/transport.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/leased_pages.h"
 #include "protocol/kv_messages.pb.h"
 #include "worker/store/place_server.h"
 
@@ -21,7 +21,7 @@ class KvServer {
   // must show a lease id that the store knows. Where the store shares its memory, processes of this
   // host and user may copy pages from it (PlaceServer).
   static Result<std::unique_ptr<KvServer>> start(comm::Transport& transport,
-                                                 kvstore::KvStore& store, std::string epoch,
+                                                 kvstore::LeasedPages& store, std::string epoch,
                                                  const std::string& host, int port);
 
   std::string address() const { return server_->address(); }
@@ -29,7 +29,8 @@ class KvServer {
   comm::TransportStats stats() const;
 
  private:
-  KvServer(kvstore::KvStore& store, std::string epoch) : store_(store), epoch_(std::move(epoch)) {}
+  KvServer(kvstore::LeasedPages& store, std::string epoch)
+      : store_(store), epoch_(std::move(epoch)) {}
 
   void start_places();
   comm::TransportReply answer(std::string_view request_header);
@@ -41,7 +42,7 @@ class KvServer {
   Result<protocol::PageRequest> read_request(std::string_view header) const;
   Result<std::unique_ptr<kvstore::PinnedPages>> pin(const protocol::PageRequest& request);
 
-  kvstore::KvStore& store_;
+  kvstore::LeasedPages& store_;
   std::string epoch_;
   std::unique_ptr<PlaceServer> places_;  // where the store shares its memory
   std::unique_ptr<comm::TransportServer> server_;

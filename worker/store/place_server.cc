@@ -6,7 +6,7 @@
 
 namespace millrace::worker {
 
-Result<std::unique_ptr<PlaceServer>> PlaceServer::start(const kvstore::KvStore& store, Pin pin,
+Result<std::unique_ptr<PlaceServer>> PlaceServer::start(const kvstore::LeasedPages& store, Pin pin,
                                                         const comm::MemfdServerOptions& options) {
   std::unique_ptr<PlaceServer> server(new PlaceServer(store, std::move(pin)));
   std::vector<int> descriptors;

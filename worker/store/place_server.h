@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/memfd/memfd_server.h"
-#include "kvstore/kv_store.h"
+#include "kvstore/leased_pages.h"
 #include "protocol/place_messages.pb.h"
 
 namespace millrace::worker {
@@ -30,7 +30,7 @@ class PlaceServer {
   using Pin = std::function<Result<Asked>(std::string_view request)>;
 
   // `store` has shared pools and outlives the server. Fails with kIo.
-  static Result<std::unique_ptr<PlaceServer>> start(const kvstore::KvStore& store, Pin pin,
+  static Result<std::unique_ptr<PlaceServer>> start(const kvstore::LeasedPages& store, Pin pin,
                                                     const comm::MemfdServerOptions& options = {});
 
   // The name by which clients find the server. Only those that may read are told it.
@@ -40,7 +40,7 @@ class PlaceServer {
   int64_t bytes_told() const { return bytes_told_; }
 
  private:
-  PlaceServer(const kvstore::KvStore& store, Pin pin)
+  PlaceServer(const kvstore::LeasedPages& store, Pin pin)
       : page_bytes_(store.geometry().page_bytes()),
         pools_(store.shared_pools()),
         device_pool_(store.shared_device_pool()),

@@ -39,7 +39,7 @@ bool is_resident(std::span<const std::byte> memory) {
 
 }  // namespace
 
-PoolLocker::PoolLocker(kernels::Device& device, Options options)
+PoolLocker::PoolLocker(kernels::DeviceMemory& device, Options options)
     : device_(device),
       busy_(options.busy),
       locks_while_busy_(options.locks_while_busy),

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/api/device.h"
+#include "kernels/api/device_memory.h"
 
 namespace millrace::worker {
 
@@ -27,7 +27,7 @@ class PoolLocker {
   };
 
   // `device` outlives it.
-  PoolLocker(kernels::Device& device, Options options);
+  PoolLocker(kernels::DeviceMemory& device, Options options);
   // Unlocks all.
   ~PoolLocker();
   PoolLocker(const PoolLocker&) = delete;
@@ -56,7 +56,7 @@ class PoolLocker {
   // Returns early only to stop.
   void pause(Duration longest, const std::stop_token& stop);
 
-  kernels::Device& device_;
+  kernels::DeviceMemory& device_;
   std::vector<kernels::HostLock> locks_;  // the thread's
   std::atomic<bool> busy_;
   std::atomic<bool> locks_while_busy_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a page lies in the pools that other processes of the host can map (KvStore::shared_pools).
+// Where a page lies in the pools that other processes of the host can map (LeasedPages::shared_pools).
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kvstore/kv_store.h"
 #include "tests/support/checkpoint_writer.h"
 #include "tests/support/far_device.h"
 #include "tests/support/temp_directory.h"

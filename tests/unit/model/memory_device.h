@@ -7,20 +7,18 @@
 #include <cstring>
 
 #include "common/check.h"
-#include "kernels/api/device.h"
+#include "kernels/api/device_memory.h"
 
 namespace millrace::test {
 
-class MemoryDevice final : public kernels::Device {
+class MemoryDevice final : public kernels::DeviceMemory {
  public:
   explicit MemoryDevice(int num_threads, int64_t capacity_bytes = 1 << 30)
       : num_threads_(num_threads), capacity_bytes_(capacity_bytes) {}
   ~MemoryDevice() override { MR_CHECK(allocated_bytes_ == 0, "leak of {}", allocated_bytes_); }
 
   int64_t allocated_bytes() const { return allocated_bytes_; }
-  void set_computes_experts(bool computes) { computes_experts_ = computes; }
   void set_float8_products(bool computes) { float8_products_ = computes; }
-  void set_float8_sum_biases(bool adds) { float8_sum_biases_ = adds; }
   void set_width_step(int32_t step) { width_step_ = step; }
   void set_head_dims(int32_t step, int32_t max, int32_t rotary_step) {
     head_dim_step_ = step;
@@ -34,9 +32,7 @@ class MemoryDevice final : public kernels::Device {
     return {.name = "memory",
             .num_threads = num_threads_,
             .host_memory = num_threads_ > 0,
-            .computes_experts = computes_experts_,
             .float8_products = float8_products_,
-            .float8_sum_biases = float8_sum_biases_,
             .head_dim_step = head_dim_step_,
             .doubling_head_dims = doubling_head_dims_,
             .max_head_dim = max_head_dim_,
@@ -69,24 +65,6 @@ class MemoryDevice final : public kernels::Device {
   Result<void> wait_for(kernels::TimeMark, Deadline) override { return {}; }
   double elapsed_s(kernels::TimeMark, kernels::TimeMark) const override { return 0; }
 
-  void embed(const kernels::EmbedParams&) override { refuse(); }
-  void rms_norm(const kernels::RmsNormParams&) override { refuse(); }
-  void qkv_squares(const kernels::QkvSquaresParams&) override { refuse(); }
-  void rope_qkv(const kernels::RopeQkvParams&) override { refuse(); }
-  void add(const kernels::AddParams&) override { refuse(); }
-  void gemm(const kernels::GemmParams&) override { refuse(); }
-  void swiglu(const kernels::SwigluParams&) override { refuse(); }
-  void attention(const kernels::AttentionParams&) override { refuse(); }
-  void decode_attention(const kernels::DecodeAttentionParams&) override { refuse(); }
-  void build_closed_form(const kernels::ClosedFormParams&) override { refuse(); }
-  void probe(const kernels::ProbeParams&) override { refuse(); }
-  void build_vertical_slash(const kernels::VerticalSlashParams&) override { refuse(); }
-  void build_block_sparse(const kernels::BlockSparseParams&) override { refuse(); }
-  void build_adaptive(const kernels::AdaptiveParams&) override { refuse(); }
-  void page_scores(const kernels::PageScoresParams&) override { refuse(); }
-  void row_recall(const kernels::RowRecallParams&) override { refuse(); }
-  void page_digests(const kernels::PageDigestParams&) override { refuse(); }
-
  private:
   static void refuse() { MR_CHECK(false, "a MemoryDevice computes nothing"); }
   void free(void* data, int64_t bytes) noexcept override {
@@ -97,9 +75,7 @@ class MemoryDevice final : public kernels::Device {
   void free_host(void* data) noexcept override { std::free(data); }
 
   int num_threads_;
-  bool computes_experts_ = true;
   bool float8_products_ = true;
-  bool float8_sum_biases_ = false;
   int32_t width_step_ = 1;
   bool doubling_head_dims_ = false;
   int32_t head_dim_step_ = 1, max_head_dim_ = 256, rotary_dim_step_ = 2;

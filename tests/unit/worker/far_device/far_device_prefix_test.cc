@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/clock.h"
+#include "kvstore/kv_store.h"
 #include "tests/unit/worker/far_device/far_device_case.h"
 #include "worker/staging/page_writer.h"
 #include "worker/staging/store_prefix.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kvstore/kv_store.h"
 #include "tests/support/far_device.h"
 #include "tests/unit/engine/ranks/rank_threads.h"
 #include "worker/peers/page_places.h"

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kvstore/kv_store.h"
 #include "tests/support/far_device.h"
 #include "tests/support/random_data.h"
 #include "tests/unit/kvstore/faulty_memory.h"

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/ref/operations.h"
+#include "kvstore/kv_store.h"
 #include "tests/support/far_device.h"
 #include "tests/support/random_data.h"
 #include "worker/staging/store_prefix.h"

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kvstore/kv_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/random_data.h"
 

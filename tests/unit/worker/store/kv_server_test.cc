@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "comm/local/local_transport.h"
+#include "kvstore/kv_store.h"
 #include "protocol/errc.h"
 #include "protocol/kv_messages.pb.h"
 #include "tests/unit/kvstore/faulty_memory.h"
