@@ -37,3 +37,20 @@ endif()
 
 # Header only, in the one source that reads TOML.
 find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
+
+# Precompiled headers (mr_library). Compiled with what every library is compiled with; the service's also with what its
+# libraries share, since a compiler refuses a precompiled header whose macros differ from the source's.
+add_library(mr_headers OBJECT cmake/precompiled.cc)
+target_link_libraries(mr_headers PUBLIC mr_options fmt::fmt spdlog::spdlog)
+target_precompile_headers(mr_headers PRIVATE cmake/precompiled.h)
+
+add_library(mr_service_options INTERFACE)
+target_compile_definitions(mr_service_options INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION)
+target_link_libraries(mr_service_options INTERFACE Boost::headers Boost::json protobuf::libprotobuf)
+add_library(mr_service_headers OBJECT cmake/precompiled.cc)
+target_link_libraries(mr_service_headers PUBLIC mr_options mr_service_options fmt::fmt spdlog::spdlog)
+target_precompile_headers(mr_service_headers PRIVATE cmake/precompiled_service.h)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(mr_headers PRIVATE -fpch-preprocess)
+  target_compile_options(mr_service_headers PRIVATE -fpch-preprocess)
+endif()

@@ -26,17 +26,42 @@ if(MILLRACE_SANITIZE)
   target_link_options(mr_options INTERFACE -fsanitize=${MILLRACE_SANITIZE})
 endif()
 
-# mr_library(name SOURCES a.cc ... DEPS target ... [LINKS target ...]): a static library, mr_ and the path of its folder.
-# DEPS are those whose headers the folder includes (tools/check_includes.py compares them); LINKS those that implement
-# what it calls without including a header of theirs. Both are public.
+# mr_library(name [SERVICE] [OPENMP] SOURCES a.cc ... DEPS target ... [LINKS target ...]): a static library, mr_ and the
+# path of its folder. DEPS are those whose headers the folder includes (tools/check_includes.py compares them); LINKS
+# those that implement what it calls without including a header of theirs. Both are public.
+# SERVICE: it speaks HTTP, JSON or protobuf, and is compiled with precompiled_service.h instead of precompiled.h.
+# OPENMP: its own code is compiled with OpenMP, without a precompiled header.
 function(mr_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LINKS" ${ARGN})
-  if(ARG_SOURCES)
-    add_library(${name} STATIC ${ARG_SOURCES})
-    target_link_libraries(${name} PUBLIC mr_options ${ARG_DEPS} ${ARG_LINKS})
-  else()
+  cmake_parse_arguments(ARG "SERVICE;OPENMP" "" "SOURCES;DEPS;LINKS" ${ARGN})
+  if(NOT ARG_SOURCES)
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE mr_options ${ARG_DEPS} ${ARG_LINKS})
+    return()
+  endif()
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC mr_options ${ARG_DEPS} ${ARG_LINKS})
+  if(ARG_OPENMP)
+    target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX)
+  elseif(ARG_SERVICE)
+    mr_precompile(${name} mr_service_headers)
+    target_link_libraries(${name} PRIVATE mr_service_options)
+    # Asio's headers refer to its code, which is there.
+    if(NOT name STREQUAL mr_common_net)
+      target_link_libraries(${name} PRIVATE mr_common_net)
+    endif()
+  else()
+    mr_precompile(${name} mr_headers)
+  endif()
+endfunction()
+
+# Headers that many targets include are parsed once, in a target of their own (MillraceDependencies.cmake). ccache wants
+# -fpch-preprocess. g++ 12 warns of copies in std::string (GCC bug 105651), and forgets that a precompiled header is the
+# system's.
+function(mr_precompile name headers)
+  target_precompile_headers(${name} REUSE_FROM ${headers})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${name} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow>)
   endif()
 endfunction()
 
@@ -82,7 +107,7 @@ endfunction()
 function(mr_bench name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE mr_options ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE mr_options ${ARG_DEPS} OpenMP::OpenMP_CXX)
 endfunction()
 
 # mr_fuzzer(name SOURCES x_fuzz.cc ... DEPS target ...): a libFuzzer target; only with clang and MILLRACE_FUZZ.
