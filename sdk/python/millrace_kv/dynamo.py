@@ -19,7 +19,7 @@ from dynamo.common.utils.token_ids import token_ids_to_list
 
 from ._library import MillraceError
 from .complaints import Complaints
-from .prefill_worker import DECLINED, PrefillWorker, add_options
+from .prefill_worker import DECLINED, SHORT, PrefillWorker, add_options
 
 logger = logging.getLogger("millrace_kv.dynamo")
 
@@ -29,8 +29,7 @@ _PAGE_TOKENS = 64  # the size of the blocks in KV cache events (docs/kv-events.m
 class MillraceEngine(LLMEngine):
     def __init__(self, options):
         self._options = options
-        self._served_name = options.served_model_name or options.model
-        self._worker = PrefillWorker(options, self._served_name)
+        self._worker = PrefillWorker(options, options.served_model_name or options.model)
         self._complaints = Complaints(logger)
 
     @classmethod
@@ -48,7 +47,7 @@ class MillraceEngine(LLMEngine):
         endpoint = runtime.endpoint or f"dyn://{runtime.namespace}.prefill.generate"
         runtime.namespace, runtime.component, runtime.endpoint = parse_endpoint(endpoint)
         engine = cls(options)
-        return engine, WorkerConfig.from_runtime_config(runtime, model_name=options.model, served_model_name=engine._served_name,
+        return engine, WorkerConfig.from_runtime_config(runtime, model_name=options.model, served_model_name=engine._worker.served_name,
                                                         disaggregation_mode=DisaggregationMode.PREFILL)
 
     async def start(self, worker_id):
@@ -57,7 +56,7 @@ class MillraceEngine(LLMEngine):
         except MillraceError as why:
             # The decode workers compute prompts until that changes.
             logger.warning("no prompts go to Millrace yet: %s", why)
-        return EngineConfig(model=self._options.model, served_model_name=self._served_name,
+        return EngineConfig(model=self._options.model, served_model_name=self._worker.served_name,
                             llm=LlmRegistration(kv_cache_block_size=_PAGE_TOKENS))
 
     async def kv_event_sources(self):
@@ -65,58 +64,34 @@ class MillraceEngine(LLMEngine):
 
     async def generate(self, request, context):
         token_ids = token_ids_to_list(request["token_ids"])
-        if context.is_stopped():
-            yield self._end(token_ids, "cancelled")
-            return
-        try:
-            params = await self._prefill(request, token_ids, context)
-        except MillraceError as why:
-            if context.is_stopped():
-                yield self._end(token_ids, "cancelled")
-                return
-            params = DECLINED
-            if why.code == "short":
-                logger.debug("prompt %s is left to the decode worker: %s", context.id(), why)
-            else:
-                self._complaints.say(why.code, f"prompt {context.id()} of {len(token_ids)} tokens is left to the decode worker: {why}")
-        # Any other reason than "length" would end the request here. The router reads the parameters alone.
-        yield {**self._end(token_ids, "length"), "disaggregated_params": {"kv_transfer_params": params}}
-
-    @staticmethod
-    def _end(token_ids, reason):
         usage = {"prompt_tokens": len(token_ids), "completion_tokens": 0, "total_tokens": len(token_ids)}
-        return {"token_ids": [], "index": 0, "finish_reason": reason, "completion_usage": usage}
+        end = {"token_ids": [], "index": 0, "completion_usage": usage}
+        prefill = asyncio.ensure_future(self._prefill(request, token_ids, context))
+        stopped = asyncio.ensure_future(context.async_killed_or_stopped())
+        try:
+            await asyncio.wait({prefill, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if context.is_stopped():
+                yield {**end, "finish_reason": "cancelled"}
+                return
+            params = prefill.result()
+        except MillraceError as why:
+            params = DECLINED
+            if why.code != SHORT:
+                self._complaints.say(why.code, f"prompt {context.id()} of {len(token_ids)} tokens is left to the decode worker: {why}")
+        finally:
+            prefill.cancel()
+            stopped.cancel()
+        # Any other reason than "length" would end the request here. The router wants no tokens, only the parameters.
+        yield {**end, "finish_reason": "length", "disaggregated_params": {"kv_transfer_params": params}}
 
     async def _prefill(self, request, token_ids, context):
-        """The prompt's kv_transfer_params. Cancels the prefill if the request is cancelled."""
-        for field in "multi_modal_data", "prompt_embeds", "encoder_result":
-            if request.get(field):
-                raise MillraceError("unsupported", f"the request has {field}")
         routing = request.get("routing") or {}
-        if routing.get("lora_name"):
-            raise MillraceError("unsupported", "the request has lora_name")
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
-        # Dynamo's higher priorities come first, Millrace's lower ones.
-        prefill = self._worker.post(token_ids, lambda: loop.call_soon_threadsafe(news.set), priority=-int(routing.get("priority") or 0) or None,
-                                    cache_salt=_cache_salt(request), trace_headers=context.trace_headers())
-        stopped = asyncio.ensure_future(context.async_killed_or_stopped())
-        deadline = loop.time() + self._options.max_wait_s
-        params = None
-        try:
-            while not (params := self._worker.answer(prefill, token_ids)):
-                arrived = asyncio.ensure_future(news.wait())
-                done, _ = await asyncio.wait({arrived, stopped}, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
-                arrived.cancel()
-                news.clear()
-                if stopped in done:
-                    raise MillraceError("cancelled", "by Dynamo")
-                if not done:
-                    raise MillraceError("deadline_exceeded", f"no room at Millrace within {self._options.max_wait_s:g} s")
-            return params
-        finally:
-            stopped.cancel()
-            if not params:
-                prefill.close()
+        for name in "multi_modal_data", "prompt_embeds", "encoder_result", "lora_name":
+            if request.get(name) or routing.get(name):
+                raise MillraceError("unsupported", f"the request has {name}")
+        # Dynamo takes higher priorities first, Millrace lower ones.
+        return await self._worker.prefill(token_ids, priority=-int(routing.get("priority") or 0) or None, cache_salt=_cache_salt(request),
+                                          trace_headers=context.trace_headers())
 
     async def is_quiescent(self):
         return self._worker.is_idle()

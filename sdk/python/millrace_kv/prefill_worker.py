@@ -3,14 +3,18 @@
 parameters vLLM with MillraceConnector finds their caches.
 
 The parameters are there as soon as a group has room for the cache, so that vLLM pulls layers while later ones are computed. The stream of such a
-prefill is kept open until its end, because closing it would cancel it. Any thread may use a PrefillWorker. Errors are MillraceErrors."""
-import threading
+prefill stays open until its end, because closing it would cancel it. For one asyncio loop. Errors are MillraceErrors."""
+import asyncio
+import contextlib
+import time
 
 from ._library import MillraceError
 from .coordinator import Coordinator, prompt_digest
 
 # With these parameters vLLM computes the prompt, and does not ask Millrace for it.
 DECLINED = {"millrace": False}
+# The code of prompts that nobody was asked to prefill.
+SHORT = "short"
 
 
 def add_options(parser):
@@ -21,10 +25,11 @@ def add_options(parser):
                        help="the coordinator's model (default: the name under which this worker serves it, or the coordinator's only model)")
     group.add_argument("--token-file", default="", help="file whose first line is the token (default: $MILLRACE_TOKEN_FILE, or $MILLRACE_TOKEN)")
     group.add_argument("--ca-file", default="", help="CA certificates for an https:// coordinator (default: $MILLRACE_TLS_CA, or the system's)")
-    group.add_argument("--min-tokens", type=int, default=2048, help="the decode engine computes shorter prompts itself (default: %(default)s)")
-    group.add_argument("--max-wait-s", type=float, default=60.0, help="and those that wait longer for room at Millrace (default: %(default)s)")
+    group.add_argument("--min-tokens", type=int, default=2048, help="shorter prompts are left to the decode engine (default: %(default)s)")
+    group.add_argument("--max-wait", type=float, default=60.0, metavar="SECONDS",
+                       help="so are those that wait longer for room at Millrace (default: %(default)g)")
     group.add_argument("--decline-after", type=float, metavar="SECONDS",
-                       help="and those that Millrace foresees to take longer, queue included (default: no limit)")
+                       help="so are those that by Millrace's forecast take longer, queue included (default: no limit)")
     group.add_argument("--lease-ms", type=int, default=120000,
                        help="how long Millrace keeps a cache after the prefill if nobody pulls it (default: %(default)s)")
 
@@ -33,33 +38,47 @@ class PrefillWorker:
     def __init__(self, options, served_name=""):
         """`options`: as add_options has them."""
         self._options = options
-        self._served_name = served_name
-        self._lock = threading.Lock()
+        self.served_name = served_name
         self._posted = []
         self.coordinator = Coordinator(options.coordinator, token_file=options.token_file, ca_file=options.ca_file)
 
     def model(self):
-        """The name of the coordinator's model. Asks the coordinator."""
+        """The name of the coordinator's model. Asks the coordinator, and blocks meanwhile."""
         models = self.coordinator.models()
-        name = self._options.coordinator_model or self._served_name
+        if not models:
+            raise MillraceError("unavailable", f"coordinator {self.coordinator.address} has no groups")
+        name = self._options.coordinator_model or self.served_name
         if name not in models and len(models) == 1 and not self._options.coordinator_model:
             name = next(iter(models))
         if name not in models:
-            raise MillraceError("not_found", f"coordinator {self.coordinator.address} has no model {name!r}; it has "
-                                f"{', '.join(map(repr, models)) or 'none'}")
+            raise MillraceError("not_found", f"coordinator {self.coordinator.address} has no model {name!r}; it has {', '.join(map(repr, models))}")
         return name
 
-    def post(self, token_ids, on_news, *, priority=None, cache_salt=None, trace_headers=None):
-        """A Prefill that has just been posted. `on_news` is called on its thread whenever there may be an answer(). `priority`: lower is sooner."""
+    async def prefill(self, token_ids, *, priority=None, cache_salt=None, trace_headers=None):
+        """The kv_transfer_params of a prompt. If this is cancelled, so is the prefill. `priority`: lower is sooner."""
         if len(token_ids) < self._options.min_tokens:
-            raise MillraceError("short", f"{len(token_ids)} tokens are fewer than --min-tokens {self._options.min_tokens}")
+            raise MillraceError(SHORT, f"{len(token_ids)} tokens are fewer than --min-tokens {self._options.min_tokens}")
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def on_news():
+            with contextlib.suppress(RuntimeError):  # the loop has ended before the prefill
+                loop.call_soon_threadsafe(news.set)
 
         how = {"cache_salt": cache_salt, "priority": priority and max(-1000, min(priority, 1000))}
         prefill = self.coordinator.prefill(self.model, token_ids, lease_ms=self._options.lease_ms, on_news=on_news,
                                            before_post=lambda model: self._keep_if_long(model, token_ids, how), trace_headers=trace_headers, **how)
-        with self._lock:
-            self._posted = [earlier for earlier in self._posted if not earlier.ended.is_set()] + [prefill]
-        return prefill
+        self._posted = [earlier for earlier in self._posted if not earlier.ended.is_set()] + [prefill]
+        manifest, deadline = None, loop.time() + self._options.max_wait
+        try:
+            while not (manifest := prefill.manifest()):
+                await asyncio.wait_for(news.wait(), deadline - loop.time())
+                news.clear()
+        except asyncio.TimeoutError:
+            raise MillraceError("deadline_exceeded", f"no room at Millrace within {self._options.max_wait:g} s") from None
+        finally:
+            if not manifest:
+                prefill.close()
+        return {"millrace": {"request_id": prefill.request_id, "lease_id": manifest.lease_id, "prompt_sha256": prompt_digest(token_ids)}}
 
     def _keep_if_long(self, model, token_ids, how):
         """Runs on the threads of prefills."""
@@ -70,23 +89,17 @@ class PrefillWorker:
         if end["is_learnt"] and seconds > self._options.decline_after:
             raise MillraceError("exhausted", f"the prefill should take {seconds:.1f} s; --decline-after is {self._options.decline_after:g}")
 
-    @staticmethod
-    def answer(prefill, token_ids):
-        """The prompt's kv_transfer_params, or None while there are none. Raises the prefill's error."""
-        manifest = prefill.manifest()
-        prefill.check()
-        if manifest is None:
-            return None
-        return {"millrace": {"request_id": manifest.request_id, "lease_id": manifest.lease_id, "prompt_sha256": prompt_digest(token_ids)}}
-
     def is_idle(self):
         """Whether all prefills have ended."""
-        with self._lock:
-            return all(prefill.ended.is_set() for prefill in self._posted)
+        return all(prefill.ended.is_set() for prefill in self._posted)
+
+    def wait(self, timeout_s=600.0):
+        """Waits until they have, and blocks meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        for prefill in self._posted:
+            prefill.ended.wait(max(deadline - time.monotonic(), 0))
 
     def close(self):
         """Cancels the prefills that run. May be called twice."""
-        with self._lock:
-            posted = list(self._posted)
-        for prefill in posted:
+        for prefill in self._posted:
             prefill.close()

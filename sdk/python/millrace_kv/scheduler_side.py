@@ -112,7 +112,8 @@ class SchedulerSide:
         first_token = request.num_prompt_tokens - num_external_tokens
         begin = first_token // self._block_tokens
         end = -(-request.num_prompt_tokens // self._block_tokens)
-        load = Load(request.request_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens, trace_headers(request))
+        load = Load(request.request_id, remote.millrace_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens,
+                    trace_headers(request))
         remote.request = request
         remote.cache_salt = request.cache_salt
         if not self._options.reuse:
@@ -288,8 +289,8 @@ class SchedulerSide:
         if manifest.is_partial:
             raise MillraceError("unsupported", f"the cache of request {manifest.request_id!r} is kept in part (kv_budget); vLLM's blocks have all kv heads "
                                 "of a layer, and take whole caches")
-        wrong = manifest.request_id != remote.millrace_id or (remote.lease_id and manifest.lease_id != remote.lease_id)
-        if wrong or manifest.num_tokens != request.num_prompt_tokens:
+        # A prefill that joined another has the other's request id in its manifest.
+        if (remote.lease_id and manifest.lease_id != remote.lease_id) or manifest.num_tokens != request.num_prompt_tokens:
             raise MillraceError("corrupt", f"asked for {request.num_prompt_tokens} tokens of {remote.millrace_id!r}, lease {remote.lease_id!r}; "
                                 f"the manifest is of {manifest.num_tokens} of {manifest.request_id!r}, lease {manifest.lease_id!r}")
         return manifest
