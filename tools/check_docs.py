@@ -34,6 +34,7 @@ FOREIGN_OPTIONS = {
     "systemctl, useradd": "--no-create-home --now --shell --system",
     "pkg-config": "--cflags --libs",
     "pip": "--no-deps --only-binary",
+    "Dynamo": "--disaggregation-mode --discovery-backend --namespace --request-plane",
     "SGLang": "--unified-cache-external-linker-config",
     "vLLM": "--otlp-traces-endpoint --kv-events-config --kv-transfer-config --prefiller-host --prefiller-port --scheduling-policy",
     "load tools": "--backend --base-url --constraint --data --dataset-name --endpoint-type --extra-body --extra-inputs --max-concurrency"
