@@ -3,7 +3,7 @@
 parameters vLLM with MillraceConnector finds their caches.
 
 The parameters are there as soon as a group has room for the cache, so that vLLM pulls layers while later ones are computed. The stream of such a
-prefill stays open until its end, because closing it would cancel it. For one asyncio loop. Errors are MillraceErrors."""
+prefill stays open until its end, because closing it would end the prefill. For one asyncio loop. Errors are MillraceErrors."""
 import asyncio
 import contextlib
 import time
@@ -55,7 +55,7 @@ class PrefillWorker:
         return name
 
     async def prefill(self, token_ids, *, priority=None, cache_salt=None, trace_headers=None):
-        """The kv_transfer_params of a prompt. If this is cancelled, so is the prefill. `priority`: lower is sooner."""
+        """The kv_transfer_params of a prompt. If this is cancelled, the prompt leaves the queue. `priority`: lower is sooner."""
         if len(token_ids) < self._options.min_tokens:
             raise MillraceError(SHORT, f"{len(token_ids)} tokens are fewer than --min-tokens {self._options.min_tokens}")
         loop, news = asyncio.get_running_loop(), asyncio.Event()
@@ -100,6 +100,6 @@ class PrefillWorker:
             prefill.ended.wait(max(deadline - time.monotonic(), 0))
 
     def close(self):
-        """Cancels the prefills that run. May be called twice."""
+        """Leaves the prefills that run; the coordinator's --on-disconnect says what becomes of them. May be called twice."""
         for prefill in self._posted:
             prefill.close()
