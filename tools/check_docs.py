@@ -34,6 +34,7 @@ FOREIGN_OPTIONS = {
     "systemctl, useradd": "--no-create-home --now --shell --system",
     "pkg-config": "--cflags --libs",
     "pip": "--no-deps --only-binary",
+    "Dynamo": "--disaggregation-mode --discovery-backend --namespace --request-plane --router-mode",
     "SGLang": "--unified-cache-external-linker-config",
     "vLLM": "--otlp-traces-endpoint --kv-events-config --kv-transfer-config --prefiller-host --prefiller-port --scheduling-policy",
     "load tools": "--backend --base-url --constraint --data --dataset-name --endpoint-type --extra-body --extra-inputs --max-concurrency"
@@ -47,7 +48,7 @@ FOREIGN_NAMES = {
     "checkpoints": "weight_scale weight_scale_2 weight_scale_inv",
     "glibc, Linux": "malloc_trim ptrace_scope tcp_wmem",
     "how names are written": "PascalCase snake_case",
-    "Dynamo": "OpenEngine",
+    "Dynamo": "dynamo_component_kv_publisher_zmq_events_total OpenEngine",
     "OpenAI": "annotations audio function_call functions modalities tool_choice",
     "SGLang": "UnifiedCacheLinker",
     "Slurm": "KillWait",

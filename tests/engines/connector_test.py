@@ -600,7 +600,7 @@ class LandingTest(unittest.TestCase):
         worker._coordinator = types.SimpleNamespace(follow=lambda request_id: types.SimpleNamespace(feed=None, close=lambda: None))
         manifest = types.SimpleNamespace(num_layers=self.NUM_LAYERS, num_kv_heads=self.NUM_HEADS, head_dim=self.HEAD_DIM, dtype="float8_e4m3",
                                          request_id="ours")
-        load = Load("vllms", "", self.BLOCK_IDS, self.FIRST_TOKEN, self.NUM_TOKENS - self.FIRST_TOKEN)
+        load = Load("vllms", "", "", self.BLOCK_IDS, self.FIRST_TOKEN, self.NUM_TOKENS - self.FIRST_TOKEN)
         in_order, packed = list(caches.values()), []
 
         def pack(cache, ids):

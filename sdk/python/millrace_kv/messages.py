@@ -10,6 +10,7 @@ class Load:
     """What a worker needs to pull one cache."""
 
     request_id: str
+    millrace_id: str  # of the prefill to follow. If it joined another's prefill, the manifest has the other's id
     manifest: str  # JSON
     block_ids: list[int]  # vLLM's blocks for the tokens below
     first_token: int

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from vllm.logger import init_logger
 
 from ._library import MillraceError
+from .complaints import Complaints
 from .coordinator import Coordinator, CoordinatorLost, EventStream, prompt_digest
 from .messages import Load, LoadMetadata
 from .model_shape import ModelShape, balance_tokens
@@ -19,8 +20,6 @@ from .tracing import trace_headers
 from .when_it_pays import WhenItPays
 
 logger = init_logger("vllm.millrace_kv")
-
-_COMPLAINT_INTERVAL_S = 60.0
 
 
 @dataclass(eq=False)
@@ -42,23 +41,6 @@ class _Remote:
 _KEPT = "sooner", "learning"
 
 
-class _Complaints:
-    """Logs a reason at once. While the same reason recurs, logs it at most once a minute, with the number of recurrences."""
-
-    def __init__(self):
-        self._said = {}
-
-    def say(self, code, text):
-        now = time.monotonic()
-        last, unsaid = self._said.get(code, (None, 0))
-        if last is not None and now - last < _COMPLAINT_INTERVAL_S:
-            self._said[code] = last, unsaid + 1
-            return
-        more = f" ({unsaid} more since the last such line)" if unsaid else ""
-        logger.warning("%s%s", text, more)
-        self._said[code] = now, 0
-
-
 class SchedulerSide:
     def __init__(self, options, vllm_config, block_tokens):
         self._options = options
@@ -75,7 +57,7 @@ class SchedulerSide:
         self._news = threading.Event()
         # A group computes one prompt at a time, or one in each of its lanes, so few wait for the end of a prefill at once.
         self._endings = ThreadPoolExecutor(16, "millrace-end")
-        self._complaints = _Complaints()
+        self._complaints = Complaints(logger)
         self._model_lock = threading.Lock()
         self._model = None
         self._model_of = None  # the instance of the coordinator that had it
@@ -130,7 +112,8 @@ class SchedulerSide:
         first_token = request.num_prompt_tokens - num_external_tokens
         begin = first_token // self._block_tokens
         end = -(-request.num_prompt_tokens // self._block_tokens)
-        load = Load(request.request_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens, trace_headers(request))
+        load = Load(request.request_id, remote.millrace_id, remote.manifest.json(), block_ids[begin:end], first_token, num_external_tokens,
+                    trace_headers(request))
         remote.request = request
         remote.cache_salt = request.cache_salt
         if not self._options.reuse:
@@ -306,8 +289,8 @@ class SchedulerSide:
         if manifest.is_partial:
             raise MillraceError("unsupported", f"the cache of request {manifest.request_id!r} is kept in part (kv_budget); vLLM's blocks have all kv heads "
                                 "of a layer, and take whole caches")
-        wrong = manifest.request_id != remote.millrace_id or (remote.lease_id and manifest.lease_id != remote.lease_id)
-        if wrong or manifest.num_tokens != request.num_prompt_tokens:
+        # A prefill that joined another has the other's request id in its manifest.
+        if (remote.lease_id and manifest.lease_id != remote.lease_id) or manifest.num_tokens != request.num_prompt_tokens:
             raise MillraceError("corrupt", f"asked for {request.num_prompt_tokens} tokens of {remote.millrace_id!r}, lease {remote.lease_id!r}; "
                                 f"the manifest is of {manifest.num_tokens} of {manifest.request_id!r}, lease {manifest.lease_id!r}")
         return manifest

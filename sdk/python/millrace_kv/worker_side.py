@@ -198,7 +198,7 @@ class WorkerSide:
         if difference:
             raise MillraceError("unsupported", difference)
         ids = self._layers.kernel_ids(load.block_ids, load.num_tokens)
-        events = self._coordinator.follow(manifest.request_id)
+        events = self._coordinator.follow(load.millrace_id)
         try:
             pull = self._pull_staged if self._layers.staged else self._pull_in_place
             stats = pull(manifest, load, ids, events, state, deadline)
