@@ -148,6 +148,19 @@ class PythonClientTest(ServiceTestCase):
         with self.assertRaises(millrace_kv.MillraceError):
             prefill.result()
 
+    def test_a_prefill_is_finished_without_its_client_if_that_was_said(self):
+        tokens = make_prompt(tokens_for(4096), seed=3)["prompt_token_ids"]
+        prefill = self.coordinator.prefill("fixture", tokens, on_disconnect="finish")
+        wait_until("the manifest", prefill.manifest, 60)
+        prefill.close()
+        self.assertTrue(prefill.ended.wait(60))
+        with self.assertRaisesRegex(millrace_kv.MillraceError, "cancelled"):
+            prefill.result()
+        again = self.prefilled(tokens)
+        self.addCleanup(self.coordinator.end, again.request_id)
+        self.assertTrue(again.result().is_result)
+        self.assertTrue(self.coordinator.call("GET", f"/v1/prefill/{again.request_id}")["joined"])
+
     def test_a_follower_that_leaves_ends_nothing(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM, lease_ms=30000)
         wait_until("the manifest", prefill.manifest, 60)
