@@ -17,6 +17,7 @@ from .client import Feed
 
 _PIECE_BYTES = 1 << 16
 _ANSWER_S = 10.0  # for calls that are answered at once
+_INSTANCE = "X-Millrace-Instance"
 
 
 class CoordinatorLost(MillraceError):
@@ -212,7 +213,7 @@ class Coordinator:
         self.instance = None  # of the process that answered last: another one may take its address
 
     def note_instance(self, response):
-        self.instance = response.getheader("X-Millrace-Instance") or self.instance
+        self.instance = response.getheader(_INSTANCE) or self.instance
 
     def credentials(self):
         """The headers that identify the client."""
@@ -228,10 +229,13 @@ class Coordinator:
         connection.sock.settimeout(self.silence_s)
         return connection
 
-    def call(self, method, path, body=None):
-        """The parsed answer. `body`: bytes, or what becomes JSON. Raises the coordinator's error if it refuses."""
+    def call(self, method, path, body=None, instance=None):
+        """The parsed answer. `body`: bytes, or what becomes JSON. Raises the coordinator's error if it refuses: with `instance`, also if another
+        process than this one answers (not_found)."""
         is_binary = isinstance(body, bytes)
         headers = {"Content-Type": "application/octet-stream" if is_binary else "application/json"} | self.credentials()
+        if instance:
+            headers[_INSTANCE] = instance
         if body is not None and not is_binary:
             body = json.dumps(body)
         try:
@@ -266,9 +270,17 @@ class Coordinator:
         """The events of a request that another process posted. Closing the stream cancels nothing."""
         return EventStream(self, lambda: ("GET", f"/v1/prefill/{quote(request_id, safe='')}/events", None), on_news)
 
-    def end(self, request_id):
-        """Cancels a running request, or releases the lease of a finished one."""
-        self.call("DELETE", "/v1/prefill/" + quote(request_id, safe=""))
+    # `instance`: Manifest.coordinator_instance, for calls that only the process that handed the manifest out is to answer. Without it they work
+    # after a restart, too: groups keep their leases, and tell the new process of them.
 
-    def release(self, request_id, lease_id):
-        self.call("POST", f"/v1/prefill/{quote(request_id, safe='')}/lease:release", {"lease_id": lease_id})
+    def end(self, request_id, instance=None):
+        """Cancels a running request, or releases the lease of a finished one."""
+        self.call("DELETE", "/v1/prefill/" + quote(request_id, safe=""), instance=instance)
+
+    def renew(self, request_id, lease_id, lease_ms, instance=None):
+        """Makes the lease last for this long from now. Returns for how long it does, in milliseconds."""
+        body = {"lease_id": lease_id, "lease_ms": lease_ms}
+        return self.call("POST", f"/v1/prefill/{quote(request_id, safe='')}/lease:renew", body, instance)["lease"]["expires_in_ms"]
+
+    def release(self, request_id, lease_id, instance=None):
+        self.call("POST", f"/v1/prefill/{quote(request_id, safe='')}/lease:release", {"lease_id": lease_id}, instance)
