@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "common/content/prefix_keys.h"
@@ -25,6 +26,11 @@ Error not_the_clients(const Error& failure) {
   const bool blames_client = failure.code == Errc::kInvalidArgument ||
                              failure.code == Errc::kTooLarge || failure.code == Errc::kNotFound;
   return Error(blames_client ? Errc::kInternal : failure.code, failure.message, failure.where);
+}
+
+// As the coordinator's line has it.
+std::string in_trace(const protocol::RunPrompt& prompt) {
+  return prompt.trace_id().empty() ? "" : fmt::format(", trace {}", prompt.trace_id());
 }
 
 StoredBytes sum_of(std::span<const StoredBytes> ranks) {
@@ -104,8 +110,8 @@ Result<void> PromptRun::compute_again_if_damaged() {
   if (!computed.ok() && may_start_again(computed.error())) {
     // Only once: a check of all pages finds the damaged one, forgets it and ends the prefix before
     // it. All ranks have had the same error.
-    log::warn("request {}: {}; computing it again from there", prompt_.request_id(),
-              computed.error().message);
+    log::warn("request {}{}: {}; computing it again from there", prompt_.request_id(),
+              in_trace(prompt_), computed.error().message);
     pages_.reset();
     cached_ = {};
     progress_.restart();
@@ -426,13 +432,14 @@ void PromptRun::log_end(const Result<void>& outcome) const {
   if (outcome.ok()) {
     const int64_t cached = finished_.cached_tokens;
     const int64_t uneconomic = finished_.uneconomic_tokens;
-    log::info("{}{}{}done in {:.2f} s, density {:.3f}", head,
+    log::info("{}{}{}done in {:.2f} s, density {:.3f}{}", head,
               cached > 0 ? fmt::format("{} of them cached, ", cached) : "",
               uneconomic > 0 ? fmt::format("{} cached too but faster computed, ", uneconomic) : "",
-              elapsed_s, finished_.prefill.density);
+              elapsed_s, finished_.prefill.density, in_trace(prompt_));
   } else {
-    log::info("{}{} after {:.2f} s: {}{}", head, errc_name(outcome.error().code), elapsed_s,
-              outcome.error().message, needs_all_ranks_ ? "; on all ranks instead" : "");
+    log::info("{}{} after {:.2f} s{}: {}{}", head, errc_name(outcome.error().code), elapsed_s,
+              in_trace(prompt_), outcome.error().message,
+              needs_all_ranks_ ? "; on all ranks instead" : "");
   }
 }
 
