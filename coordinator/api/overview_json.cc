@@ -10,9 +10,9 @@
 #include <optional>
 #include <span>
 
-#include "common/text/utf8.h"
 #include "coordinator/api/request_json.h"
 #include "coordinator/order/preemption.h"
+#include "coordinator/text/cut_text.h"
 
 namespace millrace::coordinator {
 
@@ -23,12 +23,6 @@ namespace {
 // What a group says of a model's heads is left out beyond this: a layer's heads times its layers.
 // The largest models have some ten thousand.
 constexpr int kMostHeadsShown = 1 << 16;
-
-// Whole characters.
-std::string_view cut(std::string_view text, size_t most_bytes) {
-  text = text.substr(0, most_bytes);
-  return text.substr(0, utf8_prefix(text));
-}
 
 int64_t ranks_of(const Group& group) {
   return int64_t{group.description.tp()} * group.description.cp();
@@ -58,8 +52,8 @@ json::object group_json(const Group& group, TimePoint now) {
   out["group"] = description.group_name();
   out["model"] = description.model().name();
   out["state"] = state_of(group, now);
-  out["device"] = json::string_view(cut(description.device(), 128));
-  out["version"] = json::string_view(cut(description.version(), 64));
+  out["device"] = cut_text(description.device(), 128);
+  out["version"] = cut_text(description.version(), 64);
   out["ranks"] = ranks_of(group);
   out["tp"] = description.tp();
   out["cp"] = description.cp();
