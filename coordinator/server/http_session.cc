@@ -138,8 +138,10 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       break;
     }
     default:
-      reply = service_reply(route, shared_.scheduler, shared_.metrics, shared_.tokenizers,
-                            writer_.request_id());
+      reply = service_reply(
+          route, shared_.scheduler, shared_.metrics, shared_.tokenizers,
+          gate_.caller().may(Scope::kAdmin) ? ShownNames() : ShownNames::hidden(shared_.names_key),
+          writer_.request_id());
   }
   co_return co_await writer_.send(std::move(reply));
 }

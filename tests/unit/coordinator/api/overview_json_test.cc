@@ -20,7 +20,7 @@ class OverviewTest : public SchedulerTest {
  protected:
   std::string text() const {
     return overview_text({scheduler_->groups(), scheduler_->requests(), scheduler_->turns()},
-                         "1.2.3", clock_.now());
+                         "1.2.3", names_, clock_.now());
   }
   json::object overview() const { return json::parse(text()).as_object(); }
   static std::vector<std::string> ids(const json::object& overview, const char* list) {
@@ -46,6 +46,7 @@ class OverviewTest : public SchedulerTest {
   }
 
   RecordingLink link_;
+  ShownNames names_;
 };
 
 TEST_F(OverviewTest, IsEmptyWithoutGroupsAndRequests) {
@@ -167,10 +168,36 @@ TEST_F(OverviewTest, HoldsNoSecretsOfRequests) {
     if (std::string_view(id) == "ended") done(id);
   }
   ASSERT_EQ(overview().at("num_queued"), 1);
-  for (const std::string& shown : {text(), layers_text(*scheduler_->find("ended"))}) {
+  for (const std::string& shown : {text(), layers_text(*scheduler_->find("ended"), names_)}) {
     EXPECT_THAT(shown, Not(HasSubstr("lease-")));
     EXPECT_THAT(shown, Not(HasSubstr("salt-of")));
     EXPECT_THAT(shown, Not(HasSubstr("77")));
+  }
+}
+
+TEST_F(OverviewTest, HiddenNamesTellRequestsApartAndNoMore) {
+  join(link_);
+  for (const char* id : {"ended", "running", "queued"}) {
+    PrefillBody body;
+    body.model = "tiny";
+    body.request_id = id;
+    body.prompt_token_ids = {1};
+    ASSERT_FALSE(scheduler_->submit(std::move(body), {.name = "alice", .scope = Scope::kPrefill}));
+    if (std::string_view(id) == "ended") done(id);
+  }
+  names_ = ShownNames::hidden("key");
+  const OverviewParts parts{scheduler_->groups(), scheduler_->requests(), scheduler_->turns()};
+  EXPECT_THAT(text(), Not(HasSubstr("alice")));
+  for (const char* list : {"ended", "running", "queued"}) {
+    const std::string shown = ids(overview(), list).at(0);
+    EXPECT_EQ(shown.size(), std::string_view("hidden-0123456789abcdef").size()) << shown;
+    const auto found = find_shown(parts, names_, shown);
+    ASSERT_TRUE(found) << shown;
+    EXPECT_EQ(found->id, list);
+    EXPECT_THAT(layers_text(*found, names_), Not(HasSubstr("alice")));
+    EXPECT_EQ(json::parse(layers_text(*found, names_)).at("request_id").as_string(), shown);
+    EXPECT_FALSE(find_shown(parts, names_, list)) << "by its own id";
+    EXPECT_FALSE(find_shown(parts, ShownNames::hidden("another"), shown));
   }
 }
 
@@ -207,14 +234,14 @@ TEST_F(OverviewTest, LayersHaveTheRecallOfTheirHeadsWhereItIsKnown) {
   join(link_);
   ASSERT_FALSE(submit("r1"));
   layer_done("r1");
-  EXPECT_EQ(layers_text(*scheduler_->find("r1")),
+  EXPECT_EQ(layers_text(*scheduler_->find("r1"), names_),
             R"({"request_id":"r1","owner":"","model":"tiny","num_tokens":3,"num_layers":2,)"
             R"("density":[0]})");
   layer_done("r1");
   done_by_head("r1", 2, {1, 0.5F, std::numeric_limits<float>::quiet_NaN(), 0.12344F},
                {1, 0.25F, 0, 0});
   EXPECT_TRUE(overview().at("ended").at(0).at("by_head").as_bool());
-  EXPECT_THAT(layers_text(*scheduler_->find("r1")),
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_),
               HasSubstr(R"("density":[0,0],"recall_by_head":{"mean":[[1,0.5],[null,0.1234]],)"
                         R"("least":[[1,0.25],[0,0]]}})"));
 }
@@ -224,12 +251,12 @@ TEST_F(OverviewTest, HeadsThatDoNotFitTogetherAreLeftOut) {
   for (const uint32_t num_heads : {5U, 0U, UINT32_MAX}) {
     ASSERT_FALSE(submit("r1"));
     done_by_head("r1", num_heads, {1, 1, 1, 1}, {1, 1, 1, 1});
-    EXPECT_THAT(layers_text(*scheduler_->find("r1")), Not(HasSubstr("recall_by_head")));
+    EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), Not(HasSubstr("recall_by_head")));
     ASSERT_TRUE(scheduler_->release_lease("r1", "lease-r1").ok());
   }
   ASSERT_FALSE(submit("r1"));
   done_by_head("r1", 2, {1, 1, 1, 1}, {1, 1});
-  EXPECT_THAT(layers_text(*scheduler_->find("r1")), Not(HasSubstr("recall_by_head")));
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), Not(HasSubstr("recall_by_head")));
 }
 
 }  // namespace
