@@ -49,10 +49,6 @@ bool SharedPrefills::is_sent_again(const Request& request) const {
   return same && (!older->ended() || prefill_for(request) == older);
 }
 
-bool SharedPrefills::has_for(const Request& request) const {
-  return prefill_for(request) != nullptr;
-}
-
 std::shared_ptr<Request> SharedPrefills::prefill_for(const Request& request) const {
   if (request.sharing_key.empty()) return nullptr;
   const TimePoint now = clock_.now();
