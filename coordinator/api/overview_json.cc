@@ -162,11 +162,11 @@ std::string list_text(const Shares& shares) {
 }
 
 // A list for each layer.
-std::string by_layer_text(const google::protobuf::RepeatedField<float>& shares, int num_heads) {
+std::string by_layer_text(std::span<const float> shares, size_t num_heads) {
   std::string out = "[";
-  for (int first = 0; first + num_heads <= shares.size(); first += num_heads) {
-    if (first > 0) out += ',';
-    out += list_text(std::span(shares.data() + first, static_cast<size_t>(num_heads)));
+  for (; shares.size() >= num_heads; shares = shares.subspan(num_heads)) {
+    if (out.size() > 1) out += ',';
+    out += list_text(shares.first(num_heads));
   }
   return out + ']';
 }
@@ -229,10 +229,15 @@ std::string layers_text(const Request& request, const ShownNames& names) {
                  list_text(request.layer_density));
   if (request.result && can_show(request.result->head_recalls())) {
     const protocol::HeadRecalls& recalls = request.result->head_recalls();
-    const int num_heads = static_cast<int>(recalls.num_heads());
+    const size_t num_heads = recalls.num_heads();
+    const auto size = static_cast<size_t>(recalls.mean_size());
     fmt::format_to(std::back_inserter(out), R"(,"recall_by_head":{{"mean":{},"least":{}}})",
-                   by_layer_text(recalls.mean(), num_heads),
-                   by_layer_text(recalls.least(), num_heads));
+                   by_layer_text({recalls.mean().data(), size}, num_heads),
+                   by_layer_text({recalls.least().data(), size}, num_heads));
+    if (request.head_density && request.head_density->size() == size) {
+      fmt::format_to(std::back_inserter(out), R"(,"density_by_head":{})",
+                     by_layer_text(*request.head_density, num_heads));
+    }
   }
   return out + '}';
 }

@@ -32,7 +32,7 @@ class OverviewTest : public SchedulerTest {
   }
   // With the recalls of `num_heads` heads in each of two layers.
   void done_by_head(const std::string& id, uint32_t num_heads, std::vector<float> mean,
-                    std::vector<float> least) {
+                    std::vector<float> least, std::vector<float> density = {}) {
     protocol::Envelope envelope;
     auto& message = *envelope.mutable_prefill_done();
     message.set_request_id(id);
@@ -42,6 +42,7 @@ class OverviewTest : public SchedulerTest {
     recalls.set_num_heads(num_heads);
     for (const float share : mean) recalls.add_mean(share);
     for (const float share : least) recalls.add_least(share);
+    for (const float share : density) recalls.add_density(share);
     receive(envelope);
   }
 
@@ -244,6 +245,27 @@ TEST_F(OverviewTest, LayersHaveTheRecallOfTheirHeadsWhereItIsKnown) {
   EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_),
               HasSubstr(R"("density":[0,0],"recall_by_head":{"mean":[[1,0.5],[null,0.1234]],)"
                         R"("least":[[1,0.25],[0,0]]}})"));
+}
+
+TEST_F(OverviewTest, LayersHaveTheDensityOfTheirHeadsOfTheRequestsThatEndedLast) {
+  join(link_);
+  const auto run = [&](const std::string& id, std::vector<float> density) {
+    ASSERT_FALSE(submit(id));
+    done_by_head(id, 2, {1, 1, 1, 1}, {1, 1, 1, 1}, std::move(density));
+  };
+  run("r1", {1, 0.5F, 0.25F, 0.12344F});
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_),
+              HasSubstr(R"(,"density_by_head":[[1,0.5],[0.25,0.1234]]})"));
+  run("odd", {1, 0.5F, 0.25F});
+  EXPECT_THAT(layers_text(*scheduler_->find("odd"), names_), Not(HasSubstr("density_by_head")));
+  for (size_t i = 2; i < RequestTracker::kMostLatestEnded; ++i) {
+    run(fmt::format("next-{}", i), {1, 1, 1, 1});
+  }
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), HasSubstr("density_by_head"));
+  run("last", {1, 1, 1, 1});
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), Not(HasSubstr("density_by_head")));
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), HasSubstr("recall_by_head"));
+  EXPECT_EQ(scheduler_->find("r1")->result->head_recalls().density_size(), 0);
 }
 
 TEST_F(OverviewTest, HeadsThatDoNotFitTogetherAreLeftOut) {
