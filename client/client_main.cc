@@ -61,6 +61,7 @@ struct Arguments {
   int64_t deadline_ms = 0;
   int64_t lease_ms = 0;
   int64_t priority = 0;
+  std::string on_disconnect;
   std::string handover;
   std::string cache;
   std::optional<std::string> cache_salt;
@@ -125,6 +126,7 @@ std::string prefill_target(const Arguments& arguments) {
   if (arguments.deadline_ms > 0) target += fmt::format("&deadline_ms={}", arguments.deadline_ms);
   if (arguments.lease_ms > 0) target += fmt::format("&lease_ms={}", arguments.lease_ms);
   if (arguments.priority != 0) target += fmt::format("&priority={}", arguments.priority);
+  if (!arguments.on_disconnect.empty()) target += "&on_disconnect=" + arguments.on_disconnect;
   if (!arguments.handover.empty()) target += "&handover=" + arguments.handover;
   if (!arguments.cache.empty()) target += "&cache=" + arguments.cache;
   if (arguments.cache_salt) target += "&cache_salt=" + percent_encode(*arguments.cache_salt);
@@ -309,6 +311,12 @@ void add_prefill(CLI::App& app, Arguments& arguments, Action& action) {
                    "of the waiting requests of one token name, lower ones come first")
       ->check(cli::number_range(-kMaxPriority, kMaxPriority))
       ->capture_default_str();
+  cli::add_choice<std::string>(
+      *command, "--on-disconnect", arguments.on_disconnect,
+      {{"cancel", "cancel"}, {"finish", "finish"}, {"suspend", "suspend"}},
+      "what becomes of the prefill if this program ends early or the deadline passes, and nobody "
+      "else waits for it")
+      ->default_str("the coordinator's");
   cli::add_choice<std::string>(
       *command, "--handover", arguments.handover,
       {{"at-end", "at-end"}, {"streaming", "streaming"}},

@@ -58,6 +58,8 @@ class DenseRows {
   // Query heads whose dense rows this rank computes: all those of some kv heads, or none where
   // there are more ranks than kv heads.
   int32_t num_dealt_heads() const { return query_heads(cp_->rank()).count; }
+  // The first of them, in the shard.
+  int32_t first_dealt_head() const { return query_heads(cp_->rank()).first; }
   // The row tiles that attend separately from the dense ones: the first of `tiles`, which are this
   // rank's in ascending order.
   std::span<const kernels::RowTile> others(std::span<const kernels::RowTile> tiles) const;

@@ -17,6 +17,8 @@ void HeadRecall::add(const HeadRecall& other) {
   sum += other.sum;
   least = std::min(least, other.least);
   num_rows += other.num_rows;
+  covered_pairs += other.covered_pairs;
+  causal_pairs += other.causal_pairs;
 }
 
 Result<void> HeadRecalls::add_over(comm::Communicator& world, Deadline deadline) {

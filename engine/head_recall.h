@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recall by layer and head, for those who ask: shows which heads lose what a sparse plan leaves
-// out.
+// Recall and density by layer and head, for those who ask: shows which heads lose what a sparse
+// plan leaves out, and which it leaves nothing out of.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace millrace::engine {
 
-// The measured rows of one head in one layer. Plain bytes, so that ranks can exchange it.
+// The measured rows of one head in one layer, and the pairs of all its rows. Plain bytes, so that
+// ranks can exchange it.
 struct HeadRecall {
   // A NaN counts as 0.
   void add(float share);
@@ -23,8 +24,13 @@ struct HeadRecall {
   double mean() const { return num_rows == 0 ? 1.0 : sum / static_cast<double>(num_rows); }
   float least = 1;  // of any row
 
+  // Covered over causal (query, key) pairs; 1 where none were counted.
+  double density() const { return causal_pairs == 0 ? 1.0 : covered_pairs / causal_pairs; }
+
   double sum = 0;
   int64_t num_rows = 0;
+  double covered_pairs = 0;
+  double causal_pairs = 0;
 };
 
 // [num_layers, num_heads], of all heads of the model.

@@ -389,18 +389,33 @@ Result<RankPairs> PrefillRun::close_layer(int32_t layer, Deadline deadline) {
   MR_RETURN_IF_ERROR(loaded_);
   MR_RETURN_IF_ERROR(staged_);
   const auto& head_pairs = in_flight(layer).head_pairs;
-  const auto* first = head_pairs.as<int64_t>();
-  const auto* end = first + head_pairs.bytes() / int64_t{sizeof(int64_t)};
+  const std::span<const int64_t> covered(head_pairs.as<int64_t>(),
+                                         static_cast<size_t>(head_pairs.bytes()) / sizeof(int64_t));
   scorer_->collect(layer);
   recall_->collect(layer);
+  count_by_head(layer, covered);
   if (task_.sink != nullptr) {
     MR_RETURN_IF_ERROR(task_.sink->write_layer({.layer = layer,
                                                 .local = exchange_->local(),
                                                 .page_scores = scorer_->page_scores(),
                                                 .num_pages = scorer_->num_pages()}));
   }
-  return RankPairs{.covered = static_cast<double>(std::accumulate(first, end, int64_t{0})),
-                   .causal = causal_pairs(layer)};
+  return RankPairs{
+      .covered = static_cast<double>(std::accumulate(covered.begin(), covered.end(), int64_t{0})),
+      .causal = causal_pairs(layer)};
+}
+
+// The dense rows of a head may be covered by one rank and causal pairs of another: over all ranks
+// they are the same rows.
+void PrefillRun::count_by_head(int32_t layer, std::span<const int64_t> covered) {
+  const int32_t num_heads = weights_.shard.num_query_heads;
+  const double causal = causal_pairs(layer) / num_heads;
+  for (int32_t i = 0; i < std::ssize(covered); ++i) {
+    const bool own = i < num_heads;
+    const int32_t head = own ? i : dense_rows_->first_dealt_head() + i - num_heads;
+    recall_->count_pairs(layer, head, static_cast<double>(covered[static_cast<size_t>(i)]),
+                         own ? causal : 0);
+  }
 }
 
 // Over this rank's heads and the rows that attend.

@@ -96,6 +96,7 @@ class PrefillRun {
   }
   kernels::IndexView index_view(int32_t layer) const;
   double causal_pairs(int32_t layer) const;
+  void count_by_head(int32_t layer, std::span<const int64_t> covered);
   Result<void> project(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> project_rows(int32_t layer, const RowRange& rows, Deadline deadline);
   Result<void> build_index(int32_t layer, Deadline deadline);

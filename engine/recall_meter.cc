@@ -85,4 +85,11 @@ void RecallMeter::collect(int32_t layer) {
   }
 }
 
+void RecallMeter::count_pairs(int32_t layer, int32_t head, double covered, double causal) {
+  if (by_head_.empty()) return;
+  HeadRecall& of = by_head_.at(layer, shard_->first_query_head + head);
+  of.covered_pairs += covered;
+  of.causal_pairs += causal;
+}
+
 }  // namespace millrace::engine

@@ -48,6 +48,10 @@ class RecallMeter {
   // Call once the device has finished what enqueue() gave it.
   void collect(int32_t layer);
 
+  // Pairs of `head` of this rank's, of rows that it computes. Does nothing unless heads are asked
+  // for.
+  void count_pairs(int32_t layer, int32_t head, double covered, double causal);
+
   // Over the layers collected so far.
   const RecallStats& stats() const { return stats_; }
   // Of this rank's heads; empty unless asked for.

@@ -85,7 +85,9 @@ Result<comm::TransportConnection*> KvClient::connection(const std::string& addre
   auto& slot = connections_[address];
   if (slot == nullptr) {
     auto connected = transport_.connect(address, manifest_.lease_id, deadline);
-    if (!connected.ok()) return of_request(manifest_, connected.error());
+    if (!connected.ok()) {
+      return of_request(manifest_, of_connection(manifest_, connected.error()));
+    }
     slot = std::move(*connected);
   }
   return slot.get();

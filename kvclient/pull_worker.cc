@@ -279,10 +279,10 @@ Result<PullWorker::Connection*> PullWorker::connection(const Work& work, bool& i
     const auto limit = work.task->deadline.earlier_of(Deadline::after(kConnectLimit));
     auto connected = transport_.connect(address, work.task->manifest->lease_id, limit);
     if (!connected.ok()) {
-      const bool silent = connected.error().code == Errc::kDeadlineExceeded;
+      const Error why = of_connection(*work.task->manifest, connected.error());
+      const bool silent = why.code == Errc::kDeadlineExceeded;
       const bool late = work.task->deadline.passed();
-      return Error(silent && !late ? Errc::kPeerLost : connected.error().code,
-                   connected.error().message);
+      return Error(silent && !late ? Errc::kPeerLost : why.code, why.message);
     }
     Connection made{.to = std::move(*connected), .transport_name = {}};
     made.transport_name = made.to->transport_name();

@@ -10,9 +10,9 @@
 #include <optional>
 #include <span>
 
-#include "common/text/utf8.h"
 #include "coordinator/api/request_json.h"
 #include "coordinator/order/preemption.h"
+#include "coordinator/text/cut_text.h"
 
 namespace millrace::coordinator {
 
@@ -23,12 +23,6 @@ namespace {
 // What a group says of a model's heads is left out beyond this: a layer's heads times its layers.
 // The largest models have some ten thousand.
 constexpr int kMostHeadsShown = 1 << 16;
-
-// Whole characters.
-std::string_view cut(std::string_view text, size_t most_bytes) {
-  text = text.substr(0, most_bytes);
-  return text.substr(0, utf8_prefix(text));
-}
 
 int64_t ranks_of(const Group& group) {
   return int64_t{group.description.tp()} * group.description.cp();
@@ -58,8 +52,8 @@ json::object group_json(const Group& group, TimePoint now) {
   out["group"] = description.group_name();
   out["model"] = description.model().name();
   out["state"] = state_of(group, now);
-  out["device"] = json::string_view(cut(description.device(), 128));
-  out["version"] = json::string_view(cut(description.version(), 64));
+  out["device"] = cut_text(description.device(), 128);
+  out["version"] = cut_text(description.version(), 64);
   out["ranks"] = ranks_of(group);
   out["tp"] = description.tp();
   out["cp"] = description.cp();
@@ -96,15 +90,16 @@ double mean_density(const Request& request) {
   return sum / static_cast<double>(request.layer_density.size());
 }
 
-json::object named(const Request& request) {
-  return {{"request_id", request.id},
-          {"owner", request.owner},
+json::object named(const Request& request, const ShownNames& names) {
+  return {{"request_id", names.id_of(request)},
+          {"owner", names.owner_of(request)},
           {"model", request.model},
           {"num_tokens", request.num_tokens}};
 }
 
-json::object running_json(const Group& group, const Request& request, TimePoint now) {
-  json::object out = named(request);
+json::object running_json(const Group& group, const Request& request, const ShownNames& names,
+                          TimePoint now) {
+  json::object out = named(request, names);
   out["group"] = group.description.group_name();
   out["layers_done"] = request.layer_density.size();
   out["num_layers"] = request.num_layers;
@@ -120,8 +115,8 @@ json::object running_json(const Group& group, const Request& request, TimePoint 
   return out;
 }
 
-json::object queued_json(const Request& request, TimePoint now) {
-  json::object out = named(request);
+json::object queued_json(const Request& request, const ShownNames& names, TimePoint now) {
+  json::object out = named(request, names);
   out["priority"] = request.priority();
   out["queue_seconds"] = request.queue_s(now);
   const TimePoint end = request.must_end_by();
@@ -130,8 +125,8 @@ json::object queued_json(const Request& request, TimePoint now) {
   return out;
 }
 
-json::object ended_json(const Request& request, TimePoint now) {
-  json::object out = named(request);
+json::object ended_json(const Request& request, const ShownNames& names, TimePoint now) {
+  json::object out = named(request, names);
   out["status"] = json::string_view(request_state_name(request.state));
   out["group"] = request.group_name;
   out["ended_seconds_ago"] = seconds(now - *request.ended_at);
@@ -167,11 +162,11 @@ std::string list_text(const Shares& shares) {
 }
 
 // A list for each layer.
-std::string by_layer_text(const google::protobuf::RepeatedField<float>& shares, int num_heads) {
+std::string by_layer_text(std::span<const float> shares, size_t num_heads) {
   std::string out = "[";
-  for (int first = 0; first + num_heads <= shares.size(); first += num_heads) {
-    if (first > 0) out += ',';
-    out += list_text(std::span(shares.data() + first, static_cast<size_t>(num_heads)));
+  for (; shares.size() >= num_heads; shares = shares.subspan(num_heads)) {
+    if (out.size() > 1) out += ',';
+    out += list_text(shares.first(num_heads));
   }
   return out + ']';
 }
@@ -184,22 +179,23 @@ bool can_show(const protocol::HeadRecalls& recalls) {
 
 }  // namespace
 
-std::string overview_text(const OverviewParts& parts, std::string_view version, TimePoint now) {
+std::string overview_text(const OverviewParts& parts, std::string_view version,
+                          const ShownNames& names, TimePoint now) {
   const std::vector<const Group*> groups = parts.groups.all();
   json::array groups_out, running, queued, ended;
   for (const Group* group : groups) {
     if (groups_out.size() < kMostGroupsShown) groups_out.push_back(group_json(*group, now));
     for (const auto& request : group->requests()) {
       if (running.size() == kMostRunningShown) break;
-      running.push_back(running_json(*group, *request, now));
+      running.push_back(running_json(*group, *request, names, now));
     }
   }
   for (const auto& request : parts.turns.arrange(parts.requests.queue().waiting(), groups, now)) {
     if (queued.size() == kMostQueuedShown) break;
-    queued.push_back(queued_json(*request, now));
+    queued.push_back(queued_json(*request, names, now));
   }
   for (const auto& request : parts.requests.latest_ended()) {
-    ended.push_back(ended_json(*request, now));
+    ended.push_back(ended_json(*request, names, now));
   }
   return json::serialize(json::object{{"version", json::string_view(version)},
                                       {"num_groups", parts.groups.size()},
@@ -211,17 +207,37 @@ std::string overview_text(const OverviewParts& parts, std::string_view version, 
                                       {"ended", std::move(ended)}});
 }
 
-std::string layers_text(const Request& request) {
-  std::string out = json::serialize(named(request));
+std::shared_ptr<const Request> find_shown(const OverviewParts& parts, const ShownNames& names,
+                                          const std::string& id) {
+  if (!names.are_hidden()) return parts.requests.table().find(id);
+  const auto is_it = [&](const auto& request) { return names.id_of(*request) == id; };
+  std::vector<std::shared_ptr<const Request>> shown = parts.requests.latest_ended();
+  const auto& waiting = parts.requests.queue().waiting();
+  shown.insert(shown.end(), waiting.begin(), waiting.end());
+  for (const Group* group : parts.groups.all()) {
+    const auto running = group->requests();
+    shown.insert(shown.end(), running.begin(), running.end());
+  }
+  const auto found = std::ranges::find_if(shown, is_it);
+  return found == shown.end() ? nullptr : *found;
+}
+
+std::string layers_text(const Request& request, const ShownNames& names) {
+  std::string out = json::serialize(named(request, names));
   out.pop_back();
   fmt::format_to(std::back_inserter(out), R"(,"num_layers":{},"density":{})", request.num_layers,
                  list_text(request.layer_density));
   if (request.result && can_show(request.result->head_recalls())) {
     const protocol::HeadRecalls& recalls = request.result->head_recalls();
-    const int num_heads = static_cast<int>(recalls.num_heads());
+    const size_t num_heads = recalls.num_heads();
+    const auto size = static_cast<size_t>(recalls.mean_size());
     fmt::format_to(std::back_inserter(out), R"(,"recall_by_head":{{"mean":{},"least":{}}})",
-                   by_layer_text(recalls.mean(), num_heads),
-                   by_layer_text(recalls.least(), num_heads));
+                   by_layer_text({recalls.mean().data(), size}, num_heads),
+                   by_layer_text({recalls.least().data(), size}, num_heads));
+    if (request.head_density && request.head_density->size() == size) {
+      fmt::format_to(std::back_inserter(out), R"(,"density_by_head":{})",
+                     by_layer_text(*request.head_density, num_heads));
+    }
   }
   return out + '}';
 }

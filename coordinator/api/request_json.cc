@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
+#include <span>
 
 #include "coordinator/api/api_error.h"
 #include "coordinator/api/manifest_json.h"
@@ -30,12 +31,16 @@ std::string with_member(const json::object& object, const char* name, const std:
 
 }  // namespace
 
-std::string manifest_text(const protocol::Manifest& manifest, bool is_done) {
-  if (is_done) return manifest_json(manifest);
-  constexpr std::array<std::string_view, 7> kOfTheEnd = {
-      "first_token_id", "top_logprobs",     "density", "recall",
-      "recall_p01",     "dense_for_length", "tiers"};
-  return manifest_json(manifest, kOfTheEnd);
+std::string manifest_text(const protocol::Manifest& manifest, std::string_view instance,
+                          bool is_done) {
+  // The first is written here, the others are known at the end.
+  constexpr std::array<std::string_view, 8> kLeftOut = {
+      "coordinator_instance", "first_token_id",   "top_logprobs", "density", "recall",
+      "recall_p01",           "dense_for_length", "tiers"};
+  std::string text = manifest_json(manifest, std::span(kLeftOut).first(is_done ? 1 : 8));
+  text.back() = ',';
+  text += fmt::format("\"coordinator_instance\":\"{}\"}}", instance);
+  return text;
 }
 
 json::object lease_json(const Request& request, TimePoint now) {

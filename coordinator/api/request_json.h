@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "coordinator/groups/group_registry.h"
 #include "coordinator/order/expected_end.h"
@@ -17,8 +18,10 @@ namespace millrace::coordinator {
 
 // The protobuf JSON of protocol/manifest.proto with the original field names; 64-bit numbers are
 // strings, NaN and infinity are null. Before the prefill is done, it lacks the fields that only a
-// result has. A group may send a large manifest, so do not call this on the deciding thread.
-std::string manifest_text(const protocol::Manifest& manifest, bool is_done);
+// result has. `instance`: of this coordinator. A group may send a large manifest, so do not call
+// this on the deciding thread.
+std::string manifest_text(const protocol::Manifest& manifest, std::string_view instance,
+                          bool is_done);
 
 // The parts of a result that are made elsewhere.
 struct ResultTexts {

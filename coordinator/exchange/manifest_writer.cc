@@ -36,7 +36,7 @@ awaitable<std::string> ManifestWriter::write(std::shared_ptr<const protocol::Man
                                              bool is_done) {
   auto work = [this, &manifest, is_done]() -> awaitable<std::string> {
     if (shared_.options.faults.writing) shared_.options.faults.writing();
-    co_return manifest_text(*manifest, is_done);
+    co_return manifest_text(*manifest, shared_.instance, is_done);
   };
   co_return co_await asio::co_spawn(shared_.writers, work(), asio::use_awaitable);
 }

@@ -60,22 +60,28 @@ HttpReply page() {
           .for_viewers = true};
 }
 
-HttpReply overview(const Scheduler& scheduler) {
-  const OverviewParts parts{scheduler.groups(), scheduler.requests(), scheduler.turns()};
-  return {.body = overview_text(parts, MILLRACE_VERSION, Clock::steady().now()),
-          .for_viewers = true};
+OverviewParts parts_of(const Scheduler& scheduler) {
+  return {scheduler.groups(), scheduler.requests(), scheduler.turns()};
 }
 
-HttpReply layers(const Scheduler& scheduler, const std::string& id, std::string_view request_id) {
-  const auto request = scheduler.find(id);
-  if (request) return {.body = layers_text(*request), .for_viewers = true};
+HttpReply overview(const Scheduler& scheduler, const ShownNames& names) {
+  return {
+      .body = overview_text(parts_of(scheduler), MILLRACE_VERSION, names, Clock::steady().now()),
+      .for_viewers = true};
+}
+
+HttpReply layers(const Scheduler& scheduler, const ShownNames& names, const std::string& id,
+                 std::string_view request_id) {
+  const auto request = find_shown(parts_of(scheduler), names, id);
+  if (request) return {.body = layers_text(*request, names), .for_viewers = true};
   return error_reply(error(Errc::kNotFound, "no request '{}'", id), request_id);
 }
 
 }  // namespace
 
 HttpReply service_reply(const Route& route, const Scheduler& scheduler, CoordinatorMetrics& metrics,
-                        ModelTokenizers& tokenizers, std::string_view request_id) {
+                        ModelTokenizers& tokenizers, const ShownNames& names,
+                        std::string_view request_id) {
   switch (route.endpoint) {
     case Endpoint::kHealth:
       return health(tokenizers);
@@ -93,9 +99,9 @@ HttpReply service_reply(const Route& route, const Scheduler& scheduler, Coordina
     case Endpoint::kPage:
       return page();
     case Endpoint::kOverview:
-      return overview(scheduler);
+      return overview(scheduler, names);
     case Endpoint::kLayers:
-      return layers(scheduler, route.id, request_id);
+      return layers(scheduler, names, route.id, request_id);
     case Endpoint::kWrongMethod:
       return wrong_method(route, request_id);
     default:

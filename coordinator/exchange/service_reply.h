@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "coordinator/api/shown_names.h"
 #include "coordinator/http/http_reply.h"
 #include "coordinator/http/model_tokenizers.h"
 #include "coordinator/http/route.h"
@@ -13,7 +14,9 @@
 
 namespace millrace::coordinator {
 
+// `names`: of the overview, as the caller may see them.
 HttpReply service_reply(const Route& route, const Scheduler& scheduler, CoordinatorMetrics& metrics,
-                        ModelTokenizers& tokenizers, std::string_view request_id);
+                        ModelTokenizers& tokenizers, const ShownNames& names,
+                        std::string_view request_id);
 
 }  // namespace millrace::coordinator

@@ -16,7 +16,8 @@ inline constexpr int kUnauthorized = 401;
 // For a body that is compressed.
 inline constexpr int kUnsupportedMedia = 415;
 
-// Has the id of the coordinator's process in every answer.
+// Has the id of the coordinator's process in every answer. In a call about a prefill: only that
+// process is to answer it.
 inline constexpr const char* kInstanceHeader = "X-Millrace-Instance";
 
 struct HttpReply {

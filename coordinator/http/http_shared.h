@@ -33,6 +33,8 @@ struct HttpShared {
   RequestTracer& tracer;
   // Of this process, in every answer: clients notice that another has taken its address.
   const std::string& instance;
+  // Of the words that stand for ids on the admin port (ShownNames).
+  const std::string& names_key;
   // What clients that nobody knows yet can make the log say.
   PacedLine tls_line{};
   PacedLine refused_line{{.burst = 20}};

@@ -63,8 +63,11 @@ std::optional<ApiError> RequestGate::check(const Route& route, std::string_view 
 
 std::optional<ApiError> RequestGate::identify(const Route& route, std::string_view authorization) {
   caller_ = Caller::anybody();
-  // The probe port answers everybody who reaches it.
-  if (!tokens_.asks() || admission_.kind == ConnectionTable::Kind::kAdmin) return std::nullopt;
+  if (!tokens_.asks()) return std::nullopt;
+  if (admission_.kind == ConnectionTable::Kind::kAdmin) {
+    caller_ = viewer(authorization);
+    return std::nullopt;
+  }
   const std::optional<Scope> needed = needed_scope(route.endpoint);
   if (!needed) return std::nullopt;
   if (authorization.empty()) {
@@ -81,6 +84,14 @@ std::optional<ApiError> RequestGate::identify(const Route& route, std::string_vi
   }
   caller_ = *std::move(caller);
   return std::nullopt;
+}
+
+// The probe port answers everybody who reaches it, but only admins see whose requests there are.
+Caller RequestGate::viewer(std::string_view authorization) const {
+  const Result<std::string_view> token = bearer_token(authorization);
+  if (!token.ok()) return {};
+  Result<Caller> known = tokens_.identify(*token);
+  return known.ok() ? *std::move(known) : Caller{};
 }
 
 std::optional<Refusal> RequestGate::hold(const Route& route, uint64_t bytes) {

@@ -43,6 +43,7 @@ class RequestGate {
  private:
   bool is_probe(const Route& route) const;
   std::optional<ApiError> identify(const Route& route, std::string_view authorization);
+  Caller viewer(std::string_view authorization) const;
 
   const HttpLimits& limits_;
   const TokenTable& tokens_;

@@ -62,7 +62,7 @@ std::optional<ExpectedEnd> expected_end(const std::shared_ptr<Request>& request,
   const Forecast& forecast = turns.forecast();
   std::vector<FreeAt> times = free_times(groups, now);
   TurnOrder::Queue with_it = waiting;
-  with_it.push_back(request);
+  if (std::ranges::find(with_it, request) == with_it.end()) with_it.push_back(request);
   for (const auto& other : turns.arrange(with_it, groups, now + first_free(times, *request))) {
     if (other == request) break;
     if (const auto takes = forecast.expect(groups, *other)) give(*other, seconds(*takes), times);
@@ -79,6 +79,30 @@ std::optional<ExpectedEnd> expected_end(const std::shared_ptr<Request>& request,
     best->is_learnt = forecast.least(*group, *request, best->cached_tokens).has_value();
   }
   return best;
+}
+
+std::optional<ExpectedEnd> expected_rest(const std::shared_ptr<Request>& prefill,
+                                         std::span<const Group* const> groups,
+                                         const TurnOrder::Queue& waiting, const TurnOrder& turns,
+                                         TimePoint now) {
+  if (prefill->ended()) return ExpectedEnd{.cached_tokens = prefill->num_tokens, .is_learnt = true};
+  if (prefill->state == RequestState::kQueued) {
+    return expected_end(prefill, groups, waiting, turns, now);
+  }
+  for (const Group* group : groups) {
+    if (group->description.group_id() != prefill->group_id) continue;
+    const double own_s = seconds_left(*prefill, now);
+    // What runs between its layers comes first.
+    double wait_s = 0;
+    if (group->running == prefill) wait_s = busy_s(*group, now) - own_s;
+    if (group->suspended == prefill) wait_s = busy_s(*group, now);
+    const int64_t cached = prefill->foreseen_tokens;
+    return ExpectedEnd{.wait = of_s(std::max(0.0, wait_s)),
+                       .prefill = of_s(own_s),
+                       .cached_tokens = cached,
+                       .is_learnt = turns.forecast().least(*group, *prefill, cached).has_value()};
+  }
+  return std::nullopt;
 }
 
 }  // namespace millrace::coordinator

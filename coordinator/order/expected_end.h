@@ -30,10 +30,16 @@ struct ExpectedEnd {
   bool is_learnt = false;
 };
 
-// nullopt if no group takes the request. It is not in `waiting`.
+// nullopt if no group takes the request. It may be in `waiting`, else it comes last.
 std::optional<ExpectedEnd> expected_end(const std::shared_ptr<Request>& request,
                                         std::span<const Group* const> groups,
                                         const TurnOrder::Queue& waiting, const TurnOrder& turns,
                                         TimePoint now);
+
+// The rest of a prefill that waits, runs or is done, for a request that joins it.
+std::optional<ExpectedEnd> expected_rest(const std::shared_ptr<Request>& prefill,
+                                         std::span<const Group* const> groups,
+                                         const TurnOrder::Queue& waiting, const TurnOrder& turns,
+                                         TimePoint now);
 
 }  // namespace millrace::coordinator

@@ -105,6 +105,8 @@ struct Request {
 
   std::optional<Refusal> failure;
   std::shared_ptr<const protocol::PrefillDone> result;
+  // HeadRecalls::density of the result, which does not have it: kept for those that ended last.
+  std::shared_ptr<const std::vector<float>> head_density;
 
   LeaseState lease = LeaseState::kNone;
   TimePoint lease_ends;

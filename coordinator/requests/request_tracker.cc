@@ -5,6 +5,18 @@
 
 namespace millrace::coordinator {
 
+namespace {
+
+// Null if the result has none.
+std::shared_ptr<const std::vector<float>> take_head_density(protocol::PrefillDone& result) {
+  if (result.head_recalls().density().empty()) return nullptr;
+  google::protobuf::RepeatedField<float> taken;
+  taken.Swap(result.mutable_head_recalls()->mutable_density());
+  return std::make_shared<const std::vector<float>>(taken.begin(), taken.end());
+}
+
+}  // namespace
+
 RequestTracker::RequestTracker(RequestQueue queue, RequestTable table, const Clock& clock,
                                CoordinatorMetrics& metrics, OnChange on_change)
     : clock_(clock),
@@ -72,6 +84,7 @@ void RequestTracker::finish(Request& request, protocol::PrefillDone result, Dura
   request.prompt.clear();
   request.state = RequestState::kDone;
   request.ended_at = request.kept_since = clock_.now();
+  request.head_density = take_head_density(result);
   request.result = std::make_shared<const protocol::PrefillDone>(std::move(result));
   request.lease = LeaseState::kActive;
   request.lease_ends = clock_.now() + lease;
@@ -132,7 +145,10 @@ void RequestTracker::ended(const Request& request) {
   log_ended(request);
   std::erase(latest_ended_, request.id);
   latest_ended_.push_front(request.id);
-  if (latest_ended_.size() > kMostLatestEnded) latest_ended_.pop_back();
+  if (latest_ended_.size() > kMostLatestEnded) {
+    if (const auto oldest = table_.find(latest_ended_.back())) oldest->head_density.reset();
+    latest_ended_.pop_back();
+  }
   count_waiting();
   changed(request);
 }

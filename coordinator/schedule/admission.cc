@@ -35,6 +35,11 @@ std::string sharing_key(const Request& request, const std::string& prompt_sha256
                      request.owner.size(), request.owner, options.SerializeAsString());
 }
 
+Refusal none_takes(const Request& request) {
+  return error(Errc::kUnavailable, "no worker group for model '{}' takes {} tokens now",
+               request.model, request.num_tokens);
+}
+
 std::optional<Refusal> check_prompt(const PrefillBody& body, const ModelOffer& offer) {
   const auto& tokens = body.prompt_token_ids;
   if (std::ssize(tokens) > offer.max_prompt_tokens) {
@@ -102,19 +107,24 @@ std::optional<Refusal> Admission::queue(const std::shared_ptr<Request>& request,
   return full;
 }
 
-std::variant<ExpectedEnd, Refusal> Admission::forecast(PrefillBody body,
+std::variant<ExpectedEnd, Refusal> Admission::forecast(const std::shared_ptr<Request>& request,
                                                        const Caller& caller) const {
-  if (auto refusal = check(body)) return *std::move(refusal);
-  if (auto refusal = check_id(body.request_id, caller, /*sent_again=*/false)) {
+  if (auto refusal = check_id(request->id, caller, /*sent_again=*/false)) {
     return *std::move(refusal);
   }
   if (auto refusal = check_quota(caller)) return *std::move(refusal);
-  const auto request = make_request(std::move(body), caller);
   const auto end =
       expected_end(request, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
   if (end) return *end;
-  return Refusal(error(Errc::kUnavailable, "no worker group for model '{}' takes {} tokens now",
-                       request->model, request->num_tokens));
+  return none_takes(*request);
+}
+
+std::variant<ExpectedEnd, Refusal> Admission::forecast_rest(
+    const std::shared_ptr<Request>& prefill) const {
+  const auto end =
+      expected_rest(prefill, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
+  if (end) return *end;
+  return none_takes(*prefill);
 }
 
 std::optional<Refusal> Admission::check(const PrefillBody& body) const {

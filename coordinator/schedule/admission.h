@@ -47,10 +47,12 @@ class Admission {
   // All of these for a prompt that is not shared.
   std::optional<Refusal> admit(PrefillBody body, const Caller& caller = Caller::anybody());
 
-  // When the prompt should end if it were admitted now, or why it would not be: for what admit()
-  // checks except the deadline and room in the queue. Nothing is queued or charged.
-  std::variant<ExpectedEnd, Refusal> forecast(PrefillBody body,
-                                              const Caller& caller = Caller::anybody()) const;
+  // When a request that has open()ed should end if it were queued now, or why it would not be: for
+  // what check_queueing() checks except the deadline. Nothing is queued or charged.
+  std::variant<ExpectedEnd, Refusal> forecast(const std::shared_ptr<Request>& request,
+                                              const Caller& caller) const;
+  // The same for one that joins this prefill.
+  std::variant<ExpectedEnd, Refusal> forecast_rest(const std::shared_ptr<Request>& prefill) const;
 
   void close() { closed_ = true; }
   bool closed() const { return closed_; }

@@ -153,6 +153,7 @@ protocol::PrefillRequest Dispatcher::assign(Group& group, const std::shared_ptr<
   protocol::PrefillRequest message;
   message.set_request_id(request->id_at_group());
   message.set_owner(request->owner);
+  message.set_trace_id(request->trace_id);
   message.set_prompt_token_ids(request->prompt);
   *message.mutable_options() = request->options;
   message.mutable_options()->set_deadline_ms(deadline_for_group_ms(*request, clock_.now()));

@@ -57,6 +57,7 @@ std::shared_ptr<Request> record_of(const Group& group, protocol::PrefillDone don
       now - std::chrono::duration_cast<Duration>(
                 std::chrono::duration<double>(plausible ? prefill_s : 0));
   request->lease = LeaseState::kActive;
+  if (done.has_head_recalls()) done.mutable_head_recalls()->clear_density();  // as of old records
   request->result = std::make_shared<const protocol::PrefillDone>(std::move(done));
   return request;
 }

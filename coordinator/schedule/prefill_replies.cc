@@ -76,22 +76,18 @@ void PrefillReplies::release_unasked(Group& group, const protocol::PrefillDone& 
 void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message, bool made_room) {
   const std::shared_ptr<Request> request = group.take(message.request_id());
   if (!request) return;
+  const bool in_lane = request->num_side_by_side > 1;
+  const bool beside_unattended = made_room || group.suspended != nullptr;
   const bool preempted = group.running != nullptr;
   turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
   Error why = checked_error(message.error());
-  if (request->num_side_by_side > 1 && why.code == Errc::kExhausted) {
-    // There was no room on one rank; on all ranks there may be.
-    group.count_room(request->num_tokens);
-    request->runs_in_lanes = false;
-  } else if ((made_room || group.suspended != nullptr) && why.code == Errc::kExhausted) {
-    // There was no room next to what nobody waits for, which has to go.
-    group.count_room(request->num_tokens);
-  } else if (preempted && why.code == Errc::kExhausted) {
-    // There was no room next to the running prompt; alone there may be.
-    group.count_room(request->num_tokens);
-    request->preempts = false;
-  } else {
+  group.count_room(request->num_tokens);
+  if (why.code != Errc::kExhausted || !(in_lane || beside_unattended || preempted)) {
     note_failure(group, *request, why);
+  } else if (in_lane) {
+    request->runs_in_lanes = false;  // on all ranks there may be room
+  } else if (!beside_unattended) {   // what nobody waits for has to go
+    request->preempts = false;       // alone there may be room
   }
   // The client has been told about this group's cache, which another group cannot provide.
   const bool may_move = !request->ended() && !request->opened && !request->suspended_at;
@@ -108,7 +104,6 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
 // Remembers what the failure says about the group, for this request and for others.
 void PrefillReplies::note_failure(Group& group, Request& request, const Error& why) {
   const std::string& id = group.description.group_id();
-  group.count_room(request.num_tokens);
   if (GroupHealth::blames_group(why.code)) {
     group.health.failed(clock_.now());
     request.failed_on.insert(id);

@@ -2,7 +2,7 @@
 #include "coordinator/schedule/reply_checks.h"
 
 #include "common/errc_wire.h"
-#include "coordinator/schedule/cut_text.h"
+#include "coordinator/text/cut_text.h"
 #include "coordinator/text/limits.h"
 
 namespace millrace::coordinator {

@@ -43,7 +43,7 @@ std::optional<Refusal> Scheduler::submit(PrefillBody body, const Caller& caller)
 
 std::optional<Refusal> Scheduler::admit(const std::shared_ptr<Request>& request,
                                         const Caller& caller) {
-  if (shared_.has_for(*request)) {
+  if (shared_.prefill_for(*request)) {
     const bool again = shared_.is_sent_again(*request);
     if (auto refusal = admission_.check_joining(*request, caller, again)) return refusal;
     shared_.join(request);
@@ -54,6 +54,18 @@ std::optional<Refusal> Scheduler::admit(const std::shared_ptr<Request>& request,
   if (auto refusal = admission_.queue(request, caller)) return refusal;
   shared_.open(request);
   return std::nullopt;
+}
+
+std::variant<ExpectedEnd, Refusal> Scheduler::forecast(PrefillBody body,
+                                                       const Caller& caller) const {
+  auto opened = admission_.open(std::move(body), caller);
+  if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
+  const auto& request = std::get<std::shared_ptr<Request>>(opened);
+  const auto prefill = shared_.prefill_for(*request);
+  if (!prefill) return admission_.forecast(request, caller);
+  const bool again = shared_.is_sent_again(*request);
+  if (auto refusal = admission_.check_joining(*request, caller, again)) return *std::move(refusal);
+  return admission_.forecast_rest(prefill);
 }
 
 void Scheduler::leave(const Request& record, const std::string& why) {

@@ -45,9 +45,7 @@ class Scheduler {
   std::optional<Refusal> submit(PrefillBody body, const Caller& caller = Caller::anybody());
   // When the prompt should end if it were submitted now, or why it would be refused.
   std::variant<ExpectedEnd, Refusal> forecast(PrefillBody body,
-                                              const Caller& caller = Caller::anybody()) const {
-    return admission_.forecast(std::move(body), caller);
-  }
+                                              const Caller& caller = Caller::anybody()) const;
   std::shared_ptr<const Request> find(const std::string& id) const;
   // The client that waits for this answer is gone. What becomes of its request, it has said itself.
   void leave(const Request& record, const std::string& why);

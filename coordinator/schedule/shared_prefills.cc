@@ -49,10 +49,6 @@ bool SharedPrefills::is_sent_again(const Request& request) const {
   return same && (!older->ended() || prefill_for(request) == older);
 }
 
-bool SharedPrefills::has_for(const Request& request) const {
-  return prefill_for(request) != nullptr;
-}
-
 std::shared_ptr<Request> SharedPrefills::prefill_for(const Request& request) const {
   if (request.sharing_key.empty()) return nullptr;
   const TimePoint now = clock_.now();
@@ -220,6 +216,7 @@ void SharedPrefills::mirror(Request& joined, const Request& prefill) {
   joined.set_aside_s = prefill.set_aside_s;
   joined.times_set_aside = prefill.times_set_aside;
   joined.opened = prefill.opened;
+  joined.head_density = prefill.head_density;
   joined.started_at.reset();
   if (prefill.started_at) joined.started_at = std::max(*prefill.started_at, joined.queued_at);
   if (!prefill.ended()) joined.state = prefill.state;

@@ -38,8 +38,8 @@ class SharedPrefills {
         clock_(clock),
         metrics_(metrics) {}
 
-  // Whether a prefill can answer `request`, which is not among the requests yet.
-  bool has_for(const Request& request) const;
+  // The prefill that can answer `request`, which is not among the requests yet. Null: none can.
+  std::shared_ptr<Request> prefill_for(const Request& request) const;
   // The same prompt again under the same id, by the same owner: the newer call takes the place of
   // the older one.
   bool is_sent_again(const Request& request) const;
@@ -83,7 +83,6 @@ class SharedPrefills {
 
   Shared* find(const Request& request);
   const Shared* find(const Request& request) const;
-  std::shared_ptr<Request> prefill_for(const Request& request) const;
   void detach(const std::shared_ptr<Request>& request, Error why, OnDisconnect policy);
   // Gives the prefill a record of its own.
   void hand_over(Shared& shared);

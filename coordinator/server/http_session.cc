@@ -5,6 +5,7 @@
 #include <boost/asio/ssl/error.hpp>
 
 #include "common/log.h"
+#include "common/quoted.h"
 #include "coordinator/exchange/completion_form.h"
 #include "coordinator/exchange/events_exchange.h"
 #include "coordinator/exchange/lease_exchange.h"
@@ -90,8 +91,23 @@ awaitable<bool> HttpSession::serve_one(TimePoint due) {
   co_return again;
 }
 
+std::optional<ApiError> HttpSession::another_instance(const RequestReader::Request& request,
+                                                      const Route& route) const {
+  const auto wanted = request.find(kInstanceHeader);
+  const bool is_about_one = !route.id.empty() && route.path.starts_with("/v1/prefill/");
+  if (!is_about_one || wanted == request.end()) return std::nullopt;
+  if (wanted->value() == shared_.instance) return std::nullopt;
+  const std::string named(wanted->value());
+  return ApiError(error(Errc::kNotFound,
+                        "the coordinator's instance {} does not answer here; this one is '{}'",
+                        quoted(std::string_view(named)), shared_.instance));
+}
+
 awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route& route) {
   if (shared_.options.faults.answering) shared_.options.faults.answering(route.path);
+  if (const auto other = another_instance(request, route)) {
+    co_return co_await writer_.send_error(*other);
+  }
   HttpReply reply;
   switch (route.endpoint) {
     case Endpoint::kPrefill:
@@ -122,8 +138,10 @@ awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route
       break;
     }
     default:
-      reply = service_reply(route, shared_.scheduler, shared_.metrics, shared_.tokenizers,
-                            writer_.request_id());
+      reply = service_reply(
+          route, shared_.scheduler, shared_.metrics, shared_.tokenizers,
+          gate_.caller().may(Scope::kAdmin) ? ShownNames() : ShownNames::hidden(shared_.names_key),
+          writer_.request_id());
   }
   co_return co_await writer_.send(std::move(reply));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "common/net/net_stream.h"
 #include "coordinator/exchange/prompt_form.h"
@@ -35,6 +36,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // True when the connection can take another request.
   awaitable<bool> serve_one(TimePoint due);
   awaitable<bool> answer(RequestReader::Request& request, const Route& route);
+  // Of a call about a prefill that only another process is to answer.
+  std::optional<ApiError> another_instance(const RequestReader::Request& request,
+                                           const Route& route) const;
   RequestTracer::Answering trace(const RequestReader::Request& request, const Route& route);
   awaitable<bool> run_prompt(RequestReader::Request& request, const Route& route, PromptForm& form);
   // Sends an error for a request that was not read to its end, so the connection ends with the

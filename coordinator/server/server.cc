@@ -120,8 +120,9 @@ struct Server::Impl {
   TlsContext group_tls;
   ModelTokenizers tokenizers{registry};
   const std::string instance = random_id();
-  HttpShared shared{options, tokens,  scheduler, changes,    metrics, bodies,
-                    parsers, writers, replies,   tokenizers, tracer,  instance};
+  const std::string names_key = random_id();
+  HttpShared shared{options, tokens,  scheduler,  changes, metrics,  bodies,   parsers,
+                    writers, replies, tokenizers, tracer,  instance, names_key};
   tcp::acceptor http_acceptor{io};
   tcp::acceptor admin_acceptor{io};
   tcp::acceptor group_acceptor{io};

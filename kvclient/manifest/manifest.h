@@ -63,6 +63,7 @@ struct Manifest {
   std::vector<TokenLogprob> top_logprobs;
   std::string lease_id;
   std::string epoch;
+  std::string coordinator_instance;  // of the process that handed it out
   int64_t lease_ms = 0;
   double density = 0;
   double recall = 0;

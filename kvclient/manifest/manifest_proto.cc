@@ -118,6 +118,7 @@ Manifest from_protocol(const protocol::Manifest& from) {
                     .top_logprobs = {},
                     .lease_id = from.lease_id(),
                     .epoch = from.epoch(),
+                    .coordinator_instance = from.coordinator_instance(),
                     .lease_ms = static_cast<int64_t>(from.lease_ms()),
                     .density = from.density(),
                     .recall = from.recall(),
@@ -152,6 +153,7 @@ protocol::Manifest to_protocol(const Manifest& from) {
   for (const auto& shard : from.shards) set_shard(*manifest.add_shards(), shard);
   manifest.set_lease_id(from.lease_id);
   manifest.set_epoch(from.epoch);
+  manifest.set_coordinator_instance(from.coordinator_instance);
   manifest.set_lease_ms(static_cast<uint64_t>(from.lease_ms));
   manifest.set_tp(static_cast<uint32_t>(from.tp));
   manifest.set_cp(static_cast<uint32_t>(from.cp));

@@ -93,6 +93,12 @@ Result<void> check_score_reply(const comm::TransportConnection::Reply& reply,
                scores.size(), *wrong);
 }
 
+Error of_connection(const Manifest& manifest, const Error& why) {
+  if (why.code != Errc::kNotFound) return why;
+  return Error(why.code, fmt::format("{}; the manifest is of the group with epoch '{}'",
+                                     why.message, manifest.epoch));
+}
+
 Error of_request(const Manifest& manifest, const Error& why) {
   return error(why.code, "request '{}': {}", manifest.request_id, why.message);
 }

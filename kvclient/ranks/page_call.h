@@ -54,6 +54,10 @@ std::string score_request(const Manifest& manifest, const HeadBlock& heads);
 Result<void> check_score_reply(const comm::TransportConnection::Reply& reply,
                                const std::string& address, std::span<const float> scores);
 
+// Adds the group's id to what a transport said: a rank that knows no such lease may be another
+// group's, at the same address.
+Error of_connection(const Manifest& manifest, const Error& why);
+
 // Puts the request's name in front of an error: errors of ranks have it, those of transports do
 // not.
 Error of_request(const Manifest& manifest, const Error& why);

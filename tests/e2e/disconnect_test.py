@@ -8,11 +8,12 @@ import random
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 import unittest
 
-from service import PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+from service import BIN_DIR, PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
 
 LONG = make_prompt(tokens_for(8192), seed=31)
 SHORTS = [make_prompt(tokens_for(1024), seed=seed) for seed in range(41, 45)]
@@ -184,6 +185,37 @@ class SuspendTest(DisconnectTestCase):
         wait_until("no suspended prompt", lambda: self.metric("millrace_suspended_requests") == 0, PATIENCE_S)
         # Nothing keeps pages but the prefix cache.
         wait_until("pages of nobody", lambda: self.metric("millrace_kv_pool_used_bytes") == 0, PATIENCE_S)
+
+
+class CommandLineTest(DisconnectTestCase):
+    def coordinator_options(self):
+        # Suspending is the default; what is suspended stays for longer than this test.
+        return ["--suspend-tokens", 2048, "--suspended-time", 3600]
+
+    def kill_client_after_a_layer(self, request_id, on_disconnect):
+        path = os.path.join(self.service.directory.name, "prompt.json")
+        with open(path, "w") as file:
+            json.dump(LONG["prompt_token_ids"], file)
+        client = subprocess.Popen(
+            [os.path.join(BIN_DIR, "millrace-client"), "--server", f"127.0.0.1:{self.service.http_port}", "prefill", "--prompt", path, "--model",
+             "fixture", "--request-id", request_id, "--on-disconnect", on_disconnect], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(client.wait)
+        self.addCleanup(client.kill)
+        self.service.wait_for_layers(request_id)
+        client.kill()
+
+    def test_a_client_that_is_killed_leaves_its_prefill_as_it_said(self):
+        self.service.start_group(**self.GRID)
+        self.kill_client_after_a_layer("unwanted", "cancel")
+        wait_until("the end of the prefill", lambda: self.metric("millrace_running_requests") == 0, PATIENCE_S)
+        self.assertEqual(self.num_prefills(), 0)
+        self.kill_client_after_a_layer("wanted", "finish")
+        wait_until("the result", lambda: self.num_prefills() == 1, PATIENCE_S)
+        self.assertEqual(self.metric("millrace_held_leases"), 1)
+        status, _, response = self.post(LONG)
+        self.assertEqual(status, 200, response)
+        self.assertTrue(response["joined"])
+        self.check(LONG, response)
 
 
 class TroubleTest(DisconnectTestCase):

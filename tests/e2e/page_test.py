@@ -69,6 +69,11 @@ class ServicePageTest(PageTestCase):
         # Two maps of the heads' recall have a cell for each.
         self.wait_for_text("seen", "#of")
         self.assertEqual(self.count(".missed rect[fill-opacity]"), 2 * LAYERS * HEADS)
+        self.assertEqual(self.count("#maps figure:not(.missed) rect[fill-opacity]"), LAYERS * HEADS)
+        _, _, layers = self.service.get("/overview/seen")
+        for of_heads, of_layer in zip(layers["density_by_head"], layers["density"], strict=True):
+            self.assertAlmostEqual(sum(of_heads) / HEADS, of_layer, places=3)
+            self.assertEqual(len(of_heads), HEADS)
         least = min(share for layer in response["recall_by_head"]["mean"] for share in layer)
         self.assertIn(f"{least:.3f}" if least < 0.9995 else ": 1", self.browser.text(".missed output"))
         self.assertTrue(self.fits())
@@ -138,7 +143,7 @@ class HostileServer(http.server.ThreadingHTTPServer):
                     "running": [request], "queued": [request], "ended": [request]})
             else:
                 kind, body = "application/json", json.dumps({"request_id": markup, "num_tokens": 1, "num_layers": 1, "density": [1],
-                                                             "recall_by_head": {"mean": [[1]], "least": [[0.5]]}})
+                                                             "recall_by_head": {"mean": [[1]], "least": [[0.5]]}, "density_by_head": [[1]]})
             self.send_response(200)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Security-Policy", self.server.policy)

@@ -148,6 +148,19 @@ class PythonClientTest(ServiceTestCase):
         with self.assertRaises(millrace_kv.MillraceError):
             prefill.result()
 
+    def test_a_prefill_is_finished_without_its_client_if_that_was_said(self):
+        tokens = make_prompt(tokens_for(4096), seed=3)["prompt_token_ids"]
+        prefill = self.coordinator.prefill("fixture", tokens, on_disconnect="finish")
+        wait_until("the manifest", prefill.manifest, 60)
+        prefill.close()
+        self.assertTrue(prefill.ended.wait(60))
+        with self.assertRaisesRegex(millrace_kv.MillraceError, "cancelled"):
+            prefill.result()
+        again = self.prefilled(tokens)
+        self.addCleanup(self.coordinator.end, again.request_id)
+        self.assertTrue(again.result().is_result)
+        self.assertTrue(self.coordinator.call("GET", f"/v1/prefill/{again.request_id}")["joined"])
+
     def test_a_follower_that_leaves_ends_nothing(self):
         prefill = self.coordinator.prefill("fixture", MEDIUM, lease_ms=30000)
         wait_until("the manifest", prefill.manifest, 60)
@@ -187,6 +200,25 @@ class PythonClientTest(ServiceTestCase):
         with self.assertRaises(millrace_kv.MillraceError) as caught:
             self.coordinator.release(prefill.request_id, "0" * 32)
         self.assertEqual(caught.exception.code, "not_found")
+
+    def test_another_coordinator_behind_the_same_address_is_noticed_and_the_lease_outlives_the_restart(self):
+        manifest = self.prefilled(SHORT).result()
+        instance = manifest.coordinator_instance
+        self.assertEqual(instance, self.coordinator.instance)
+        self.assertEqual(millrace_kv.Manifest(manifest.json()).coordinator_instance, instance)
+        named = manifest.request_id, manifest.lease_id
+        self.assertGreater(self.coordinator.renew(*named, 30000, instance), 0)
+        self.service.restart_coordinator()
+        wait_until("the return of the group", self.service.ready, 60)
+        for call in (lambda: self.coordinator.renew(*named, 30000, instance), lambda: self.coordinator.release(*named, instance),
+                     lambda: self.coordinator.end(manifest.request_id, instance)):
+            with self.assertRaisesRegex(millrace_kv.MillraceError, f'not_found: .*instance "{instance}"'):
+                call()
+        self.assertNotEqual(self.coordinator.instance, instance)
+        # The ranks are those that made the manifest.
+        self.assertEqual(len(self.pulled(manifest)), NUM_LAYERS)
+        self.assertGreater(self.coordinator.renew(*named, 30000), 0)
+        self.coordinator.release(*named, self.coordinator.instance)
 
     def test_what_does_not_fit_is_refused_by_name(self):
         manifest = self.prefilled(SHORT).result()

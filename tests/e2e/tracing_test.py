@@ -69,6 +69,11 @@ class TracingTest(ServiceTestCase):
         self.assertIsNotNone(found, [span.name for spans in self.receiver.traces() for span in spans])
         return found
 
+    def lines_of(self, request_id, log):
+        """What a log says of a request."""
+        with open(os.path.join(self.service.directory.name, log)) as file:
+            return "".join(line for line in file if f"request {request_id}:" in line)
+
     def test_a_trace_goes_from_the_router_to_the_decode_node(self):
         router = Router()
         response = self.prefill(router.traceparent())
@@ -96,9 +101,8 @@ class TracingTest(ServiceTestCase):
         self.assertEqual(spans["POST /v1/prefill"].attributes["gen_ai.usage.input_tokens"], len(self.prompt["prompt_token_ids"]))
         self.assertLessEqual(spans["hand-over"].begin_s, spans["pull"].begin_s)
         self.assertLessEqual(spans["pull"].end_s, spans["hand-over"].end_s)
-        with open(os.path.join(self.service.directory.name, "coordinator.log")) as file:
-            lines = [line for line in file if f"request {answer['request_id']}:" in line]
-        self.assertRegex("".join(lines), f"done on group .*, trace {router.trace_id}\n")
+        self.assertRegex(self.lines_of(answer["request_id"], "coordinator.log"), f"done on group .*, trace {router.trace_id}\n")
+        self.assertRegex(self.lines_of(answer["request_id"], "ranks.log"), f"done in .*, trace {router.trace_id}\n")
         picture = draw([router.span(), *spans.values()])
         for name in ("router", *spans):
             self.assertIn(f">{name}</text>", picture)
@@ -109,7 +113,9 @@ class TracingTest(ServiceTestCase):
     def test_what_the_router_does_not_sample_is_in_no_trace(self):
         unsampled, sampled = Router(), Router()
         self.prefill(unsampled.traceparent(sampled=False))
-        self.assertEqual(self.service.prefill(self.prompt)[0], 200)  # without a trace; the ratio is 0
+        status, _, response = self.service.prefill(self.prompt)  # without a trace; the ratio is 0
+        self.assertEqual(status, 200, response)
+        self.assertNotIn("trace", self.lines_of(response["request_id"], "ranks.log"))
         self.prefill(sampled.traceparent())
         self.spans_of(sampled.trace_id, ["POST /v1/prefill"])  # those of the others would have come before
         traces = {spans[0].trace_id for spans in self.receiver.traces()}

@@ -41,7 +41,7 @@ class OptionsTest(unittest.TestCase):
     def test_what_is_wrong_is_named(self):
         for config, name in (({}, "coordinator"), ({**GIVEN, "min_token": 5}, "min_token"), ({**GIVEN, "min_tokens": "5"}, "min_tokens"),
                              ({**GIVEN, "min_tokens": True}, "min_tokens"), ({**GIVEN, "reuse": 1}, "reuse"), ({**GIVEN, "transport": "rdma"}, "transport"),
-                             ({**GIVEN, "lease_ms": 0}, "lease_ms")):
+                             ({**GIVEN, "lease_ms": 0}, "lease_ms"), ({**GIVEN, "on_disconnect": "wait"}, "on_disconnect is 'wait'")):
             with self.subTest(config=config), self.assertRaisesRegex(ValueError, name):
                 Options.parse(config)
 
@@ -249,6 +249,10 @@ class OfferTest(unittest.TestCase):
         self.assertEqual(self.asked(options={"only_if_sooner": False}), (["GET /v1/models", "POST /v1/prefill"], "unavailable: no group"))
         self.assertEqual(set(self.fields), {"model", "request_id", "stream", "handover", "lease_ms"})
         self.assertEqual(self.counts, {"unavailable": 1})
+
+    def test_it_is_told_what_becomes_of_a_prefill_that_is_left(self):
+        self.asked(options={"only_if_sooner": False, "on_disconnect": "finish"})
+        self.assertEqual(self.fields["on_disconnect"], "finish")
 
     def test_a_coordinator_without_forecasts_gets_it_too(self):
         self.assertEqual(self.asked(), (["GET /v1/models", "POST /v1/prefill:forecast", "POST /v1/prefill"], "unavailable: no group"))

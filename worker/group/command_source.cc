@@ -18,6 +18,7 @@ protocol::RunPrompt run_prompt(protocol::PrefillRequest request, std::string lea
   run.set_prompt_token_ids(std::move(*request.mutable_prompt_token_ids()));
   *run.mutable_options() = std::move(*request.mutable_options());
   run.set_owner(std::move(*request.mutable_owner()));
+  run.set_trace_id(std::move(*request.mutable_trace_id()));
   run.set_lease_id(std::move(lease_id));
   return run;
 }

@@ -13,6 +13,7 @@ void set_head_recalls(protocol::HeadRecalls& message, const engine::HeadRecalls&
   for (const engine::HeadRecall& head : recalls.all()) {
     message.add_mean(static_cast<float>(head.mean()));
     message.add_least(head.least);
+    message.add_density(static_cast<float>(head.density()));
   }
 }
 

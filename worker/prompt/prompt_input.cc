@@ -70,6 +70,10 @@ bool writes_cache(const protocol::RunPrompt& prompt) {
   return !has_budget(prompt) && (prompt.options().cache() & protocol::CACHE_WRITE) != 0;
 }
 
+std::string in_trace(const protocol::RunPrompt& prompt) {
+  return prompt.trace_id().empty() ? "" : fmt::format(", trace {}", prompt.trace_id());
+}
+
 Result<PromptInput> read_prompt(const protocol::RunPrompt& prompt,
                                 const engine::PromptLimits& limits, engine::RankRuntime& runtime,
                                 const engine::RankGrid& grid, const GroupOptions& options) {

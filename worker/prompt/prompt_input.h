@@ -24,6 +24,8 @@ bool has_budget(const protocol::RunPrompt& prompt);
 bool reads_cache(const protocol::RunPrompt& prompt);
 // False where the cache is kept only in part: other prompts cannot begin with it.
 bool writes_cache(const protocol::RunPrompt& prompt);
+// For log lines, as the coordinator's lines have it: ", trace ID", or nothing.
+std::string in_trace(const protocol::RunPrompt& prompt);
 
 struct PromptInput {
   std::vector<int32_t> token_ids;

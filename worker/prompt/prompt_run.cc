@@ -44,8 +44,8 @@ Result<void> PromptRun::compute() {
       state_.cached().prefix.num_pages() > 0 && !streams(state_.prompt())) {
     // Only once: a check of all pages finds the damaged one, forgets it and ends the prefix before
     // it. All ranks have had the same error.
-    log::warn("request {}: {}; computing it again from there", state_.prompt().request_id(),
-              computed.error().message);
+    log::warn("request {}{}: {}; computing it again from there", state_.prompt().request_id(),
+              in_trace(state_.prompt()), computed.error().message);
     state_.forget_prefix();
     MR_RETURN_IF_ERROR(find_prefix_and_room(kvstore::CacheCheck::kAll));
     computed = prefill();

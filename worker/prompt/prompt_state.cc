@@ -308,13 +308,14 @@ void PromptState::log_end(const Result<void>& outcome, bool runs_again) const {
   if (outcome.ok()) {
     const int64_t cached = finished_.cached_tokens;
     const int64_t uneconomic = finished_.uneconomic_tokens;
-    log::info("{}{}{}done in {:.2f} s, density {:.3f}", head,
+    log::info("{}{}{}done in {:.2f} s, density {:.3f}{}", head,
               cached > 0 ? fmt::format("{} of them cached, ", cached) : "",
               uneconomic > 0 ? fmt::format("{} cached too but faster computed, ", uneconomic) : "",
-              elapsed_s, finished_.prefill.density);
+              elapsed_s, finished_.prefill.density, in_trace(prompt_));
   } else {
-    log::info("{}{} after {:.2f} s: {}{}", head, errc_name(outcome.error().code), elapsed_s,
-              outcome.error().message, runs_again ? "; on all ranks instead" : "");
+    log::info("{}{} after {:.2f} s{}: {}{}", head, errc_name(outcome.error().code), elapsed_s,
+              in_trace(prompt_), outcome.error().message,
+              runs_again ? "; on all ranks instead" : "");
   }
 }
 

@@ -17,6 +17,7 @@ from .client import Feed
 
 _PIECE_BYTES = 1 << 16
 _ANSWER_S = 10.0  # for calls that are answered at once
+_INSTANCE = "X-Millrace-Instance"
 
 
 class CoordinatorLost(MillraceError):
@@ -39,10 +40,10 @@ def prompt_digest(token_ids):
     return hashlib.sha256(token_bytes(token_ids)).hexdigest()
 
 
-def _prefill_query(model, head_plan=None, min_recall=None, deadline_ms=None, priority=None, cache_salt=None, **others):
+def _prefill_query(model, head_plan=None, min_recall=None, deadline_ms=None, priority=None, cache_salt=None, on_disconnect=None, **others):
     """The query of a prompt that is posted as bytes."""
     fields = {"model": model, "head_plan": head_plan, "min_recall": min_recall, "deadline_ms": deadline_ms, "priority": priority,
-              "cache_salt": cache_salt and hashlib.sha256(cache_salt.encode()).hexdigest(), **others}
+              "on_disconnect": on_disconnect, "cache_salt": cache_salt and hashlib.sha256(cache_salt.encode()).hexdigest(), **others}
     return urlencode({name: value for name, value in fields.items() if value is not None})
 
 
@@ -113,7 +114,8 @@ class EventStream:
             raise
 
     def close(self):
-        """Closes the connection. This cancels a running request that this process posted; a finished request is not affected."""
+        """Closes the connection. For a running request that this process posted it means that the client has left; a finished request is not
+        affected."""
         with self._closing:
             self._closed = True
             if self._socket:
@@ -165,21 +167,23 @@ class EventStream:
 
 
 class Prefill(EventStream):
-    """A prompt that this process posted. close() cancels it while it runs. `model` may be a function that returns the model's name.
+    """A prompt that this process posted. `on_disconnect` says what becomes of the prefill when it is closed early, when this process ends, or
+    when the deadline passes, and nobody else waits for it: "cancel", "finish" or "suspend"; None: what the coordinator's --on-disconnect says.
+    Coordinator.end() cancels it in any case. `model` may be a function that returns the model's name.
     `cache_salt` is any text; only prompts with the same salt share cached pages. `before_post` is called with the model's name, on the stream's
     thread; if it raises a MillraceError, that is the stream's error and nothing is posted. `trace_headers`: `traceparent`, if the prefill is a part
     of a trace."""
 
     def __init__(self, coordinator, model, token_ids, *, request_id=None, lease_ms=60000, head_plan=None, min_recall=None,
-                 deadline_ms=None, priority=None, cache_salt=None, on_news=None, before_post=None, trace_headers=None):
+                 deadline_ms=None, priority=None, cache_salt=None, on_disconnect=None, on_news=None, before_post=None, trace_headers=None):
         self.request_id = request_id or uuid.uuid4().hex
 
         def post():
             name = model() if callable(model) else model
             if before_post:
                 before_post(name)
-            query = _prefill_query(name, head_plan, min_recall, deadline_ms, priority, cache_salt, request_id=self.request_id, stream="true",
-                                   handover="streaming", lease_ms=lease_ms)
+            query = _prefill_query(name, head_plan, min_recall, deadline_ms, priority, cache_salt, on_disconnect, request_id=self.request_id,
+                                   stream="true", handover="streaming", lease_ms=lease_ms)
             return "POST", "/v1/prefill?" + query, token_bytes(token_ids)
 
         super().__init__(coordinator, post, on_news, trace_headers)
@@ -209,7 +213,7 @@ class Coordinator:
         self.instance = None  # of the process that answered last: another one may take its address
 
     def note_instance(self, response):
-        self.instance = response.getheader("X-Millrace-Instance") or self.instance
+        self.instance = response.getheader(_INSTANCE) or self.instance
 
     def credentials(self):
         """The headers that identify the client."""
@@ -225,10 +229,13 @@ class Coordinator:
         connection.sock.settimeout(self.silence_s)
         return connection
 
-    def call(self, method, path, body=None):
-        """The parsed answer. `body`: bytes, or what becomes JSON. Raises the coordinator's error if it refuses."""
+    def call(self, method, path, body=None, instance=None):
+        """The parsed answer. `body`: bytes, or what becomes JSON. Raises the coordinator's error if it refuses: with `instance`, also if another
+        process than this one answers (not_found)."""
         is_binary = isinstance(body, bytes)
         headers = {"Content-Type": "application/octet-stream" if is_binary else "application/json"} | self.credentials()
+        if instance:
+            headers[_INSTANCE] = instance
         if body is not None and not is_binary:
             body = json.dumps(body)
         try:
@@ -263,9 +270,17 @@ class Coordinator:
         """The events of a request that another process posted. Closing the stream cancels nothing."""
         return EventStream(self, lambda: ("GET", f"/v1/prefill/{quote(request_id, safe='')}/events", None), on_news)
 
-    def end(self, request_id):
-        """Cancels a running request, or releases the lease of a finished one."""
-        self.call("DELETE", "/v1/prefill/" + quote(request_id, safe=""))
+    # `instance`: Manifest.coordinator_instance, for calls that only the process that handed the manifest out is to answer. Without it they work
+    # after a restart, too: groups keep their leases, and tell the new process of them.
 
-    def release(self, request_id, lease_id):
-        self.call("POST", f"/v1/prefill/{quote(request_id, safe='')}/lease:release", {"lease_id": lease_id})
+    def end(self, request_id, instance=None):
+        """Cancels a running request, or releases the lease of a finished one."""
+        self.call("DELETE", "/v1/prefill/" + quote(request_id, safe=""), instance=instance)
+
+    def renew(self, request_id, lease_id, lease_ms, instance=None):
+        """Makes the lease last for this long from now. Returns for how long it does, in milliseconds."""
+        body = {"lease_id": lease_id, "lease_ms": lease_ms}
+        return self.call("POST", f"/v1/prefill/{quote(request_id, safe='')}/lease:renew", body, instance)["lease"]["expires_in_ms"]
+
+    def release(self, request_id, lease_id, instance=None):
+        self.call("POST", f"/v1/prefill/{quote(request_id, safe='')}/lease:release", {"lease_id": lease_id}, instance)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, fields
 
 from ._library import TRANSPORTS
 
+_ON_DISCONNECT = "cancel", "finish", "suspend"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -25,6 +27,7 @@ class Options:
     pull_timeout_s: float = 120.0  # from then on, for the whole cache
     retry_after_s: float = 5.0  # for how long a coordinator that could not be reached is left alone
     lease_ms: int = 120000
+    on_disconnect: str = ""  # of a prefill whose connection ends early or whose deadline passes; "": the coordinator's
     connect_timeout_s: float = 2.0
     idle_ms: float = 10.0  # how long vLLM's loop rests when all requests wait for caches
     staging_bytes: int = 256 << 20  # pinned memory of a worker on a GPU
@@ -48,6 +51,8 @@ class Options:
         options = Options(**values)
         if options.transport not in TRANSPORTS:
             raise ValueError(f"transport is {options.transport!r}; known are {', '.join(TRANSPORTS)}")
+        if options.on_disconnect and options.on_disconnect not in _ON_DISCONNECT:
+            raise ValueError(f"on_disconnect is {options.on_disconnect!r}; known are {', '.join(_ON_DISCONNECT)}")
         for name in "max_wait_s", "pull_timeout_s", "connect_timeout_s", "lease_ms", "staging_bytes", "min_tokens":
             if getattr(options, name) <= 0:
                 raise ValueError(f"{name} is {getattr(options, name)}; it must be positive")

@@ -207,8 +207,8 @@ class SchedulerSide:
             if why := self._pays.why_own(new_tokens, num_computed_tokens, remote.foreseen_s):
                 raise MillraceError(*why)
         remote.events = self._coordinator.prefill(self._model_name, request.prompt_token_ids, lease_ms=self._options.lease_ms,
-                                                  on_news=self._news.set, before_post=keep_if_sooner if self._pays else None,
-                                                  trace_headers=trace_headers(request), **how)
+                                                  on_disconnect=self._options.on_disconnect or None, on_news=self._news.set,
+                                                  before_post=keep_if_sooner if self._pays else None, trace_headers=trace_headers(request), **how)
         remote.millrace_id = remote.events.request_id
         if self._pays:
             self._timed[request.request_id] = request, remote

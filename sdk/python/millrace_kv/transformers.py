@@ -57,7 +57,7 @@ def prefill(coordinator, model, token_ids, *, client=None, timeout_s=600.0, devi
                            float8_dtype=float8_dtype)
         events.ended.wait(max(deadline - time.monotonic(), 0))
         result = events.result()
-        coordinator.end(events.request_id)
+        coordinator.end(events.request_id, result.coordinator_instance)
         return cache, result
     finally:
         events.close()

@@ -102,8 +102,13 @@ TEST_F(ServerAccessTest, ThePortForProbesAsksNobody) {
   EXPECT_EQ(http_call(server_->admin_port(), "GET", "/version").status, 200);
 }
 
-TEST_F(ServerAccessTest, TheOverviewShowsAllNamesRequestsToAdminsAndOnThePortForProbes) {
+TEST_F(ServerAccessTest,
+       TheOverviewShowsAllNamesRequestsToAdminsAndOnThePortForProbesTheirFigures) {
   start(everybody());
+  const auto probe = [&](const std::string& target, const std::string& token) {
+    const std::string header = token.empty() ? "" : "Authorization: Bearer " + token + "\r\n";
+    return http_call(server_->admin_port(), "GET", target, "", header);
+  };
   FakeGroup group(server_->group_port());
   group.join(FakeGroup::description("group-0", "g0"));
   ASSERT_EQ(served(group, "of-alice", "alice-posts").status, 200);
@@ -112,10 +117,20 @@ TEST_F(ServerAccessTest, TheOverviewShowsAllNamesRequestsToAdminsAndOnThePortFor
     EXPECT_EQ(call("GET", target, "bob-posts").status, 403) << target;
     EXPECT_EQ(call("GET", target, "").status, 401) << target;
     EXPECT_EQ(call("GET", target, "ops-rules").status, 200) << target;
-    EXPECT_EQ(http_call(server_->admin_port(), "GET", target).status, 200) << target;
     EXPECT_EQ(http_call(server_->admin_port(), "POST", target).status, 404) << target;
+    EXPECT_EQ(probe(target, "ops-rules").status, 200) << target;
   }
-  const RawReply overview = http_call(server_->admin_port(), "GET", "/overview");
+  for (const char* token : {"", "bob-posts", "mallory"}) {
+    const RawReply hidden = probe("/overview", token);
+    EXPECT_EQ(hidden.status, 200) << token;
+    for (const char* name : {"bob", "alice"}) {
+      EXPECT_EQ(hidden.body.find(name), std::string::npos) << hidden.body;
+    }
+    const auto id = hidden.json().at("ended").at(0).at("request_id").as_string();
+    EXPECT_EQ(probe("/overview/" + std::string(id), token).status, 200);
+    EXPECT_EQ(probe("/overview/of-bob", token).status, 404);
+  }
+  const RawReply overview = probe("/overview", "ops-rules");
   EXPECT_EQ(overview.headers.at("cache-control"), "no-store");
   const auto ended = overview.json().at("ended");
   ASSERT_EQ(ended.as_array().size(), 2U);

@@ -96,6 +96,62 @@ TEST(Server, AStreamingRequestsManifestComesBeforeItsLayersAndWithoutAResult) {
   }
 }
 
+TEST(Server, AManifestNamesTheCoordinatorThatHandedItOut) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp client(server.http_port());
+  client.send_request("POST", "/v1/prefill",
+                      R"({"model":"tiny","request_id":"r1","prompt_token_ids":[1],)"
+                      R"("stream":true,"handover":"streaming"})");
+  group.receive_request();
+  group.send_started("r1");
+  group.send_opened("r1");
+  group.send_done("r1");
+  const std::string named =
+      "\"coordinator_instance\":\"" + client.read_head().headers.at("x-millrace-instance") + "\"";
+  for (const char* name : {"queued", "started", "manifest", "done"}) {
+    const std::string event = client.read_event();
+    ASSERT_TRUE(event.starts_with(std::string("event: ") + name)) << event;
+    EXPECT_EQ(event.find(named) != std::string::npos,
+              name == std::string("manifest") || name == std::string("done"))
+        << event;
+  }
+  const RawReply status = http_call(server.http_port(), "GET", "/v1/prefill/r1");
+  EXPECT_NE(status.body.find(named), std::string::npos) << status.body;
+}
+
+TEST(Server, ACallThatAnotherInstanceIsToAnswerIsRefusedByName) {
+  RunningServer server;
+  FakeGroup group(server.group_port());
+  group.join(FakeGroup::description("group-0", "g0"));
+  RawHttp client(server.http_port());
+  client.send_request("POST", "/v1/prefill",
+                      R"({"model":"tiny","request_id":"r1","prompt_token_ids":[1]})");
+  group.receive_request();
+  group.send_started("r1");
+  const auto call = [&](const std::string& method, const std::string& target,
+                        const std::string& instance) {
+    return http_call(server.http_port(), method, target, "",
+                     "X-Millrace-Instance: " + instance + "\r\n");
+  };
+  for (const auto& [method, target] :
+       {std::pair("DELETE", "/v1/prefill/r1"), std::pair("GET", "/v1/prefill/r1"),
+        std::pair("GET", "/v1/prefill/r1/events"),
+        std::pair("POST", "/v1/prefill/r1/lease:release")}) {
+    const RawReply refused = call(method, target, "before");
+    EXPECT_EQ(refused.status, 404) << target;
+    EXPECT_EQ(refused.error_message(),
+              "the coordinator's instance \"before\" does not answer here; this one is '" +
+                  refused.headers.at("x-millrace-instance") + "'");
+  }
+  const RawReply status = http_call(server.http_port(), "GET", "/v1/prefill/r1");
+  EXPECT_EQ(status.json().at("status").as_string(), "running");
+  const std::string own = status.headers.at("x-millrace-instance");
+  EXPECT_EQ(call("DELETE", "/v1/prefill/r1", own).status, 200);
+  EXPECT_EQ(call("GET", "/v1/models", "before").status, 200);
+}
+
 // Reads events up to one that ends the stream. Returns their names.
 std::vector<std::string> names_of_events(RawHttp& client) {
   std::vector<std::string> names;

@@ -103,6 +103,8 @@ void expect_like(const HeadRecalls& some, const HeadRecalls& expected) {
   for (size_t i = 0; i < expected.all().size(); ++i) {
     EXPECT_EQ(some.all()[i].num_rows, expected.all()[i].num_rows);
     EXPECT_NEAR(some.all()[i].mean(), expected.all()[i].mean(), 0.1);
+    EXPECT_EQ(some.all()[i].causal_pairs, expected.all()[i].causal_pairs);
+    EXPECT_NEAR(some.all()[i].density(), expected.all()[i].density(), 0.1);
   }
 }
 
@@ -302,7 +304,11 @@ TEST_F(EngineTest, RecallByHeadAddsUpToRecallAndDenseHeadsLoseNothing) {
   const auto dense = prefill(directory_.path(), {1, 1}, "dense", tokens, {});
   const auto sparse = prefill(directory_.path(), {1, 1}, "a-shape:64,128", tokens, {});
   ASSERT_TRUE(dense->result.has_value() && sparse->result.has_value());
-  for (const HeadRecall& head : dense->result->recall_by_head.all()) EXPECT_EQ(head.mean(), 1.0);
+  for (const HeadRecall& head : dense->result->recall_by_head.all()) {
+    EXPECT_EQ(head.mean(), 1.0);
+    EXPECT_EQ(head.density(), 1.0);
+    EXPECT_EQ(head.causal_pairs, 1024 * 1025 / 2);
+  }
   HeadRecall all;
   for (const HeadRecall& head : sparse->result->recall_by_head.all()) {
     EXPECT_GT(head.num_rows, 0);
@@ -310,6 +316,8 @@ TEST_F(EngineTest, RecallByHeadAddsUpToRecallAndDenseHeadsLoseNothing) {
     all.add(head);
   }
   EXPECT_EQ(all.num_rows, sparse->result->recall.count());
+  EXPECT_NEAR(all.density(), sparse->result->density, 1e-12);
+  EXPECT_LT(all.density(), 1);
   // Both add up the same shares in double.
   EXPECT_NEAR(all.mean(), sparse->result->recall.mean(), 1e-12);
 }

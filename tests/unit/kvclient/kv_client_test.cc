@@ -11,6 +11,7 @@
 
 #include "comm/local/fault_transport.h"
 #include "comm/local/local_transport.h"
+#include "comm/tcp/tcp_transport.h"
 #include "kvclient/manifest/manifest_proto.h"
 #include "kvclient/pull_client.h"
 #include "protocol/kv_messages.pb.h"
@@ -44,6 +45,16 @@ class KvClientTest : public ::testing::Test {
   Result<std::vector<PulledPage>> pull(KvClient& client, int64_t first, int64_t count) {
     pages_.assign(static_cast<size_t>(count * kTinyPageBytes), std::byte{0xee});
     return client.pull(1, 3, first, count, pages_, ample());
+  }
+  // Of one layer and kv head, into `memory` of five pages.
+  static PullRequest block_request(std::vector<std::byte>& memory) {
+    return {.num_kv_heads = 1,
+            .dtype = DType::kFloat32,
+            .head_dim = 16,
+            .num_tokens = 300,
+            .block_ids = {0, 1, 2, 3, 4},
+            .layers = {{memory.data(), memory.data() + kTinyPageBytes / 2, kTinyPageBytes,
+                        /*head_stride=*/0, /*token_stride=*/64}}};
   }
   void expect_pages(int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -188,19 +199,32 @@ TEST_F(KvClientTest, ARankWithoutMemoryToReadIntoIsAskedAgain) {
   EXPECT_EQ(num_asked, 3);
 }
 
+// As of a rank whose group was replaced by another at the same address.
+TEST_F(KvClientTest, ARankThatDoesNotKnowTheLeaseIsToldWithTheEpochOfTheManifest) {
+  comm::TcpTransport transport({});
+  const auto server = *transport.listen(
+      "127.0.0.1", 0, [](std::string_view) { return comm::TransportReply(); },
+      [](std::string_view) { return false; });
+  auto manifest = this->manifest();
+  for (auto& shard : manifest.shards) shard.address = server->address();
+  const auto is_told = [](const Error& why) {
+    EXPECT_EQ(why.code, Errc::kNotFound);
+    EXPECT_THAT(why.message, AllOf(HasSubstr("no such lease"), HasSubstr("epoch 'epoch-1'")));
+  };
+  KvClient client(transport, manifest, {});
+  is_told(pull(client, 0, 1).error());
+  PullClient pulls(transport, {.num_threads = 1});
+  std::vector<std::byte> memory(static_cast<size_t>(5 * kTinyPageBytes));
+  const auto pull = *pulls.start(manifest, block_request(memory));
+  is_told(pull->wait(ample())->error());
+}
+
 // The same refusals, through the client that pulls into blocks.
 TEST_F(KvClientTest, APullWithAForeignLeaseAStaleEpochOrOfAnUnknownRequestFails) {
   PullClient client(transport_, {.num_threads = 2});
   const auto end_of = [&](const Manifest& manifest) {
     std::vector<std::byte> memory(static_cast<size_t>(5 * kTinyPageBytes));
-    const auto pull = *client.start(
-        manifest, {.num_kv_heads = 1,
-                   .dtype = DType::kFloat32,
-                   .head_dim = 16,
-                   .num_tokens = 300,
-                   .block_ids = {0, 1, 2, 3, 4},
-                   .layers = {{memory.data(), memory.data() + kTinyPageBytes / 2, kTinyPageBytes,
-                               /*head_stride=*/0, /*token_stride=*/64}}});
+    const auto pull = *client.start(manifest, block_request(memory));
     const auto end = *pull->wait(ample());
     return end.ok() ? "ok" : std::string(errc_name(end.error().code)) + ": " + end.error().message;
   };

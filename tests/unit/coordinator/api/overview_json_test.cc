@@ -20,7 +20,7 @@ class OverviewTest : public SchedulerTest {
  protected:
   std::string text() const {
     return overview_text({scheduler_->groups(), scheduler_->requests(), scheduler_->turns()},
-                         "1.2.3", clock_.now());
+                         "1.2.3", names_, clock_.now());
   }
   json::object overview() const { return json::parse(text()).as_object(); }
   static std::vector<std::string> ids(const json::object& overview, const char* list) {
@@ -32,7 +32,7 @@ class OverviewTest : public SchedulerTest {
   }
   // With the recalls of `num_heads` heads in each of two layers.
   void done_by_head(const std::string& id, uint32_t num_heads, std::vector<float> mean,
-                    std::vector<float> least) {
+                    std::vector<float> least, std::vector<float> density = {}) {
     protocol::Envelope envelope;
     auto& message = *envelope.mutable_prefill_done();
     message.set_request_id(id);
@@ -42,10 +42,12 @@ class OverviewTest : public SchedulerTest {
     recalls.set_num_heads(num_heads);
     for (const float share : mean) recalls.add_mean(share);
     for (const float share : least) recalls.add_least(share);
+    for (const float share : density) recalls.add_density(share);
     receive(envelope);
   }
 
   RecordingLink link_;
+  ShownNames names_;
 };
 
 TEST_F(OverviewTest, IsEmptyWithoutGroupsAndRequests) {
@@ -167,10 +169,36 @@ TEST_F(OverviewTest, HoldsNoSecretsOfRequests) {
     if (std::string_view(id) == "ended") done(id);
   }
   ASSERT_EQ(overview().at("num_queued"), 1);
-  for (const std::string& shown : {text(), layers_text(*scheduler_->find("ended"))}) {
+  for (const std::string& shown : {text(), layers_text(*scheduler_->find("ended"), names_)}) {
     EXPECT_THAT(shown, Not(HasSubstr("lease-")));
     EXPECT_THAT(shown, Not(HasSubstr("salt-of")));
     EXPECT_THAT(shown, Not(HasSubstr("77")));
+  }
+}
+
+TEST_F(OverviewTest, HiddenNamesTellRequestsApartAndNoMore) {
+  join(link_);
+  for (const char* id : {"ended", "running", "queued"}) {
+    PrefillBody body;
+    body.model = "tiny";
+    body.request_id = id;
+    body.prompt_token_ids = {1};
+    ASSERT_FALSE(scheduler_->submit(std::move(body), {.name = "alice", .scope = Scope::kPrefill}));
+    if (std::string_view(id) == "ended") done(id);
+  }
+  names_ = ShownNames::hidden("key");
+  const OverviewParts parts{scheduler_->groups(), scheduler_->requests(), scheduler_->turns()};
+  EXPECT_THAT(text(), Not(HasSubstr("alice")));
+  for (const char* list : {"ended", "running", "queued"}) {
+    const std::string shown = ids(overview(), list).at(0);
+    EXPECT_EQ(shown.size(), std::string_view("hidden-0123456789abcdef").size()) << shown;
+    const auto found = find_shown(parts, names_, shown);
+    ASSERT_TRUE(found) << shown;
+    EXPECT_EQ(found->id, list);
+    EXPECT_THAT(layers_text(*found, names_), Not(HasSubstr("alice")));
+    EXPECT_EQ(json::parse(layers_text(*found, names_)).at("request_id").as_string(), shown);
+    EXPECT_FALSE(find_shown(parts, names_, list)) << "by its own id";
+    EXPECT_FALSE(find_shown(parts, ShownNames::hidden("another"), shown));
   }
 }
 
@@ -199,23 +227,45 @@ TEST_F(OverviewTest, AGroupsLongTextIsCutBetweenCharacters) {
   for (int i = 0; i < 100; ++i) device += "\xc3\xa9";
   description.set_device(device);
   ASSERT_TRUE(scheduler_->add_group(description, link_).ok());
-  EXPECT_EQ(overview().at("groups").at(0).at("device").as_string(), device.substr(0, 127));
+  EXPECT_EQ(overview().at("groups").at(0).at("device").as_string(),
+            device.substr(0, 127) + "... (201 bytes)");
 }
 
 TEST_F(OverviewTest, LayersHaveTheRecallOfTheirHeadsWhereItIsKnown) {
   join(link_);
   ASSERT_FALSE(submit("r1"));
   layer_done("r1");
-  EXPECT_EQ(layers_text(*scheduler_->find("r1")),
+  EXPECT_EQ(layers_text(*scheduler_->find("r1"), names_),
             R"({"request_id":"r1","owner":"","model":"tiny","num_tokens":3,"num_layers":2,)"
             R"("density":[0]})");
   layer_done("r1");
   done_by_head("r1", 2, {1, 0.5F, std::numeric_limits<float>::quiet_NaN(), 0.12344F},
                {1, 0.25F, 0, 0});
   EXPECT_TRUE(overview().at("ended").at(0).at("by_head").as_bool());
-  EXPECT_THAT(layers_text(*scheduler_->find("r1")),
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_),
               HasSubstr(R"("density":[0,0],"recall_by_head":{"mean":[[1,0.5],[null,0.1234]],)"
                         R"("least":[[1,0.25],[0,0]]}})"));
+}
+
+TEST_F(OverviewTest, LayersHaveTheDensityOfTheirHeadsOfTheRequestsThatEndedLast) {
+  join(link_);
+  const auto run = [&](const std::string& id, std::vector<float> density) {
+    ASSERT_FALSE(submit(id));
+    done_by_head(id, 2, {1, 1, 1, 1}, {1, 1, 1, 1}, std::move(density));
+  };
+  run("r1", {1, 0.5F, 0.25F, 0.12344F});
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_),
+              HasSubstr(R"(,"density_by_head":[[1,0.5],[0.25,0.1234]]})"));
+  run("odd", {1, 0.5F, 0.25F});
+  EXPECT_THAT(layers_text(*scheduler_->find("odd"), names_), Not(HasSubstr("density_by_head")));
+  for (size_t i = 2; i < RequestTracker::kMostLatestEnded; ++i) {
+    run(fmt::format("next-{}", i), {1, 1, 1, 1});
+  }
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), HasSubstr("density_by_head"));
+  run("last", {1, 1, 1, 1});
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), Not(HasSubstr("density_by_head")));
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), HasSubstr("recall_by_head"));
+  EXPECT_EQ(scheduler_->find("r1")->result->head_recalls().density_size(), 0);
 }
 
 TEST_F(OverviewTest, HeadsThatDoNotFitTogetherAreLeftOut) {
@@ -223,12 +273,12 @@ TEST_F(OverviewTest, HeadsThatDoNotFitTogetherAreLeftOut) {
   for (const uint32_t num_heads : {5U, 0U, UINT32_MAX}) {
     ASSERT_FALSE(submit("r1"));
     done_by_head("r1", num_heads, {1, 1, 1, 1}, {1, 1, 1, 1});
-    EXPECT_THAT(layers_text(*scheduler_->find("r1")), Not(HasSubstr("recall_by_head")));
+    EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), Not(HasSubstr("recall_by_head")));
     ASSERT_TRUE(scheduler_->release_lease("r1", "lease-r1").ok());
   }
   ASSERT_FALSE(submit("r1"));
   done_by_head("r1", 2, {1, 1, 1, 1}, {1, 1});
-  EXPECT_THAT(layers_text(*scheduler_->find("r1")), Not(HasSubstr("recall_by_head")));
+  EXPECT_THAT(layers_text(*scheduler_->find("r1"), names_), Not(HasSubstr("recall_by_head")));
 }
 
 }  // namespace

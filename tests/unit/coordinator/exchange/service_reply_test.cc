@@ -15,7 +15,7 @@ using ::testing::StartsWith;
 class ServiceReplyTest : public ::testing::Test {
  protected:
   HttpReply reply(std::string_view method, std::string_view target) {
-    return service_reply(find_route(method, target), scheduler_, metrics_, tokenizers_, "r1");
+    return service_reply(find_route(method, target), scheduler_, metrics_, tokenizers_, {}, "r1");
   }
 
   millrace::testing::FakeClock clock_;

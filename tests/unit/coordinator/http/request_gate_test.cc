@@ -88,6 +88,7 @@ TEST_F(RequestGateTest, TheAdminPortTellsTheVersionAndShowsTheOverviewToo) {
   RequestGate tested = gate(Error(Errc::kNotFound, "not here"), ConnectionTable::Kind::kAdmin);
   for (const char* path : {"/version", "/", "/overview", "/overview/r1"}) {
     EXPECT_FALSE(tested.check(find_route("GET", path), "", 0)) << path;
+    EXPECT_FALSE(tested.caller().may(Scope::kAdmin)) << path;
   }
   EXPECT_EQ(tested.check(find_route("GET", "/v1/models"), "", 0)->refusal.error.message,
             "not here");

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "common/content/prefix_keys.h"
 #include "tests/unit/coordinator/schedule/schedule_parts.h"
 
@@ -38,13 +40,21 @@ class ExpectedEndTest : public SchedulePartsTest {
   }
   std::shared_ptr<Request> runs(Group& group, int64_t num_tokens) {
     auto request = running("on " + group.description.group_id(), group, num_tokens);
-    turns_.started(group, *request, clock_.now());
-    request->started_at = clock_.now();
-    request->num_layers = 100;
+    begin(group, *request);
     return request;
+  }
+  void begin(Group& group, Request& request) {
+    turns_.started(group, request, clock_.now());
+    request.state = RequestState::kRunning;
+    request.group_id = group.description.group_id();
+    request.started_at = clock_.now();
+    request.num_layers = 100;
   }
   std::optional<ExpectedEnd> end_of(const std::shared_ptr<Request>& request) {
     return expected_end(request, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
+  }
+  std::optional<ExpectedEnd> rest_of(const std::shared_ptr<Request>& prefill) {
+    return expected_rest(prefill, groups_.all(), requests_.queue().waiting(), turns_, clock_.now());
   }
   static double s(Duration duration) { return millrace::seconds(duration); }
 
@@ -113,6 +123,48 @@ TEST_F(ExpectedEndTest, BetweenTwoLayersItWaitsForOneLayer) {
   runs(second_, 16'384);
   EXPECT_NEAR(s(end_of(of(256))->wait), 0.82, 0.02);
   EXPECT_NEAR(s(end_of(of(1024))->wait), 81.92, 0.2);
+}
+
+TEST_F(ExpectedEndTest, ARunningPrefillHasItsLayersLeftWhateverWaits) {
+  const auto prefill = runs(first_, 4096);  // 40.96 s
+  queued("other", 16'384);
+  clock_.advance(seconds(10));
+  EXPECT_NEAR(s(rest_of(prefill)->all()), 30.96, 0.1);
+  EXPECT_TRUE(rest_of(prefill)->is_learnt);
+  prefill->layer_density.assign(75, 1);  // of 100
+  EXPECT_NEAR(s(rest_of(prefill)->prefill), 10.24, 0.1);
+  EXPECT_EQ(rest_of(prefill)->wait, Duration::zero());
+  first_.description.set_device("another");
+  EXPECT_FALSE(rest_of(prefill)->is_learnt);
+}
+
+TEST_F(ExpectedEndTest, APrefillThatIsSetAsideOrSuspendedWaitsForWhatRuns) {
+  const auto prefill = runs(first_, 4096);
+  prefill->layer_density.assign(75, 1);
+  first_.preempting = of(1024);
+  begin(first_, *first_.preempting);
+  EXPECT_NEAR(s(rest_of(prefill)->wait), 10.24, 0.1);
+  EXPECT_NEAR(s(rest_of(first_.preempting)->all()), 10.24, 0.1);
+  first_.suspended = std::exchange(first_.running, std::exchange(first_.preempting, nullptr));
+  EXPECT_NEAR(s(rest_of(prefill)->wait), 10.24, 0.1);
+  EXPECT_NEAR(s(rest_of(prefill)->prefill), 10.24, 0.1);
+}
+
+TEST_F(ExpectedEndTest, APrefillThatWaitsKeepsItsTurn) {
+  runs(first_, 4096);   // 40.96 s
+  runs(second_, 8192);  // 81.92
+  const auto prefill = queued("prefill", 2048);
+  clock_.advance(seconds(1));
+  queued("other", 2048);
+  EXPECT_NEAR(s(rest_of(prefill)->wait), 39.96, 0.1);
+  EXPECT_NEAR(s(end_of(of(2048))->wait), 80.92, 0.2);
+}
+
+TEST_F(ExpectedEndTest, OfADonePrefillNothingIsLeft) {
+  auto prefill = of(1024);
+  prefill->state = RequestState::kDone;
+  EXPECT_EQ(rest_of(prefill)->all(), Duration::zero());
+  EXPECT_TRUE(rest_of(prefill)->is_learnt);
 }
 
 TEST_F(ExpectedEndTest, WhatAGroupHasCachedIsNotComputed) {

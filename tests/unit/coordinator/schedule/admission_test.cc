@@ -87,19 +87,24 @@ TEST_F(AdmissionTest, OfManyModelsOnlySomeAreNamed) {
 }
 
 TEST_F(AdmissionTest, WhatIsForeseenIsNotQueued) {
-  EXPECT_TRUE(std::holds_alternative<Refusal>(admission_.forecast(body("a"))));
+  const auto forecast = [&](PrefillBody body) -> std::variant<ExpectedEnd, Refusal> {
+    auto opened = admission_.open(std::move(body), Caller::anybody());
+    if (auto* refusal = std::get_if<Refusal>(&opened)) return std::move(*refusal);
+    return admission_.forecast(std::get<std::shared_ptr<Request>>(opened), Caller::anybody());
+  };
+  EXPECT_TRUE(std::holds_alternative<Refusal>(forecast(body("a"))));
   Group& group = join(link_);
   learn(group, 2, std::chrono::seconds(3));
-  const auto end = admission_.forecast(body("a"));
+  const auto end = forecast(body("a"));
   ASSERT_TRUE(std::holds_alternative<ExpectedEnd>(end));
   EXPECT_NEAR(seconds(std::get<ExpectedEnd>(end).prefill), 3, 1e-3);
   EXPECT_EQ(requests_.queue().size(), 0);
   EXPECT_FALSE(requests_.table().find("a"));
   auto outside = body("a");
   outside.prompt_token_ids = {-1};
-  EXPECT_TRUE(std::holds_alternative<Refusal>(admission_.forecast(outside)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(forecast(outside)));
   admission_.close();
-  EXPECT_TRUE(std::holds_alternative<Refusal>(admission_.forecast(body("a"))));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(forecast(body("a"))));
 }
 
 TEST_F(AdmissionTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {

@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "coordinator/schedule/cut_text.h"
+#include "coordinator/text/cut_text.h"
 
 namespace millrace::coordinator {
 namespace {

@@ -287,6 +287,39 @@ TEST_F(SharedPrefillsTest, ADeadlineThatCannotBeMetIsNoReasonToRefuse) {
   EXPECT_EQ(link_.log.back(), "prefill finish");
 }
 
+TEST_F(SharedPrefillsTest, WhoWouldJoinIsForeseenToWaitForTheRestOfThatPrefill) {
+  join(link_);
+  // The first of a group teaches nothing, and four are enough.
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_FALSE(ask("warm", {.prompt = fmt::format("{}", i)}));
+    started("warm");
+    pass(seconds(9), {"g0"});
+    done("warm", "g0", 1);
+    pass(milliseconds(50), {"g0"});
+    (void)scheduler_->cancel("warm", "DELETE");
+  }
+  const auto foreseen_s = [&](const std::string& prompt) {
+    PrefillBody body;
+    body.model = "tiny";
+    body.request_id = "foreseen";
+    body.prompt_token_ids.assign(10, 1);
+    body.prompt_sha256 = prompt;
+    body.options.set_lease_ms(60'000);
+    const auto end = scheduler_->forecast(std::move(body));
+    EXPECT_TRUE(std::holds_alternative<ExpectedEnd>(end));
+    EXPECT_TRUE(std::get<ExpectedEnd>(end).is_learnt);
+    return millrace::seconds(std::get<ExpectedEnd>(end).all());
+  };
+  ASSERT_FALSE(ask("a", finish()));
+  started("a");
+  ASSERT_FALSE(ask("b", {.prompt = "B"}));
+  pass(seconds(6), {"g0"});
+  EXPECT_NEAR(foreseen_s("A"), 3, 0.2);
+  EXPECT_NEAR(foreseen_s("B"), 3 + 9, 0.2);
+  EXPECT_NEAR(foreseen_s("C"), 3 + 9 + 9, 0.2);
+  EXPECT_FALSE(scheduler_->find("foreseen"));
+}
+
 TEST_F(SharedPrefillsTest, AnExplicitCancelOfTheOnlyClientFreesAtOnce) {
   join(link_);
   ASSERT_FALSE(ask("a", finish()));
