@@ -5,7 +5,7 @@
 #include <boost/asio/ssl/error.hpp>
 
 #include "common/log.h"
-#include "common/quoted.h"
+#include "common/quote.h"
 #include "coordinator/exchange/completion_form.h"
 #include "coordinator/exchange/events_exchange.h"
 #include "coordinator/exchange/lease_exchange.h"
@@ -100,7 +100,7 @@ std::optional<ApiError> HttpSession::another_instance(const RequestReader::Reque
   const std::string named(wanted->value());
   return ApiError(error(Errc::kNotFound,
                         "the coordinator's instance {} does not answer here; this one is '{}'",
-                        quoted(std::string_view(named)), shared_.instance));
+                        quote(std::string_view(named)), shared_.instance));
 }
 
 awaitable<bool> HttpSession::answer(RequestReader::Request& request, const Route& route) {
