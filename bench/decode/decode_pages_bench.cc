@@ -37,7 +37,7 @@ struct Options {
   int32_t tokens = 32;
   std::vector<double> masses = {0.98};
   std::vector<double> budgets;  // shares of all pages
-  std::string follow;           // a file: JSON list of tokens, the prefill's first
+  std::string follow;           // a file: JSON list of tokens, the first instead of the prefill's
   std::vector<double> shares;   // of a head's pages: fixed numbers of pages to attend to
   bool start = false;           // measure times to the first token
   bool skip_bound = false;
@@ -110,7 +110,10 @@ class Bench {
       : options_(options), manifest_(must(kvclient::read_manifest(options.manifest))) {}
 
   void run() {
-    if (!options_.follow.empty()) followed_ = read_tokens(options_.follow);
+    if (!options_.follow.empty()) {
+      followed_ = read_tokens(options_.follow);
+      manifest_.first_token_id = followed_.front();
+    }
     reference_ = must(decode::decode(transport_, manifest_, decode_options())).token_ids;
     if (followed_.empty()) followed_ = reference_;
     if (!options_.shares.empty()) return measure_shares();
@@ -271,7 +274,7 @@ class Bench {
   }
 
   const Options options_;
-  const kvclient::Manifest manifest_;
+  kvclient::Manifest manifest_;
   comm::TcpTransport transport_{{}};
   std::vector<int32_t> reference_;  // dense attention's choices
   std::vector<int32_t> followed_;   // empty: dense attention has not yet chosen
