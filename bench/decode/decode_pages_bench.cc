@@ -2,9 +2,10 @@
 // Compares progressive attention with dense attention, and with a fixed number of pages (Quest), on
 // one handed-over cache:
 //   decode_pages_bench --manifest response.json --model DIR [--tokens 32] [--mass 0.98 0.95]
-//     [--budget 0.25] [--order hot]
-// Dense attention runs first and chooses the tokens. The other runs decode the same tokens, so that
-// each step chooses after the same text. Prints a line of JSON for each run.
+//     [--budget 0.25] [--follow right.json] [--pages-share 0.1 0.2]
+// Dense attention runs first and chooses the tokens, unless --follow gives the right ones. The other
+// runs decode the same tokens, so that each step chooses after the same text. Prints a line of JSON
+// for each run; `right`: choices that are the right tokens.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,9 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <limits>
 #include <memory>
 
 #include "comm/tcp/tcp_transport.h"
@@ -33,6 +37,8 @@ struct Options {
   int32_t tokens = 32;
   std::vector<double> masses = {0.98};
   std::vector<double> budgets;  // shares of all pages
+  std::string follow;           // a file: JSON list of tokens, the first instead of the prefill's
+  std::vector<double> shares;   // of a head's pages: fixed numbers of pages to attend to
   bool start = false;           // measure times to the first token
   bool skip_bound = false;
   bool same_host = true;  // copy pages of ranks on this host from their memory
@@ -65,6 +71,33 @@ class TopRanked final : public kernels::PageRule {
   const int64_t count_;
 };
 
+// PSA's rule as published (arXiv 2503.00392, algorithm 1): each page left has the least mass of any
+// page so far, of those that were ranked.
+class LeastMassRule final : public kernels::PageRule {
+ public:
+  explicit LeastMassRule(double mass)
+      : log_odds_(static_cast<float>(std::log((1 - mass) / mass))) {}
+  bool enough(const kernels::RuleView& view) const override {
+    if (view.num_attended <= view.num_leading) return false;
+    float least = std::numeric_limits<float>::infinity();
+    for (int64_t i = view.num_leading; i < view.num_attended; ++i) {
+      const auto page = static_cast<size_t>(view.order[static_cast<size_t>(i)]);
+      least = std::min(least, view.log_mass[page]);
+    }
+    const auto left = static_cast<float>(std::ssize(view.order) - view.num_attended);
+    return least + std::log(left) <= view.log_attended + log_odds_;
+  }
+
+ private:
+  const float log_odds_;
+};
+
+std::vector<int32_t> read_tokens(const std::string& path) {
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return json::value_to<std::vector<int32_t>>(json::parse(text));
+}
+
 template <typename T>
 T must(Result<T> result) {
   MR_CHECK(result.ok(), "{}", result.error().to_string());
@@ -77,7 +110,13 @@ class Bench {
       : options_(options), manifest_(must(kvclient::read_manifest(options.manifest))) {}
 
   void run() {
+    if (!options_.follow.empty()) {
+      followed_ = read_tokens(options_.follow);
+      manifest_.first_token_id = followed_.front();
+    }
     reference_ = must(decode::decode(transport_, manifest_, decode_options())).token_ids;
+    if (followed_.empty()) followed_ = reference_;
+    if (!options_.shares.empty()) return measure_shares();
     for (const double mass : options_.masses) {
       auto wanted = progressive();
       wanted.progressive.mass = mass;
@@ -107,7 +146,7 @@ class Bench {
             .max_tokens = options_.tokens,
             .ignore_eos = true,
             .client = {.same_host = options_.same_host},
-            .follow = reference_};
+            .follow = followed_};
   }
   decode::DecodeOptions progressive() const {
     auto wanted = decode_options();
@@ -120,12 +159,36 @@ class Bench {
     return sum;
   }
 
+  // Rules of a mass beside fixed numbers of pages: at which number is the latter as good?
+  void measure_shares() {
+    auto wanted = progressive();
+    for (const double mass : options_.masses) {
+      wanted.progressive.mass = mass;
+      wanted.progressive.rule = nullptr;
+      compare(fmt::format("estimate {}", mass), wanted);
+      wanted.progressive.rule = std::make_shared<LeastMassRule>(mass);
+      compare(fmt::format("least mass {}", mass), wanted);
+    }
+    for (const double share : options_.shares) {
+      const auto count = static_cast<int64_t>(
+          std::ceil(share * static_cast<double>(manifest_.num_pages()) - 1e-9));
+      wanted.progressive.rule = std::make_shared<TopPages>(count);
+      compare(fmt::format("fixed {} (Quest)", share), wanted);
+      wanted.progressive.rule = std::make_shared<TopRanked>(count);
+      compare(fmt::format("fixed {} (same order)", share), wanted);
+    }
+  }
+
   decode::DecodeReport compare(const std::string& name, const decode::DecodeOptions& wanted,
                                json::object more = {}) {
     const auto report = must(decode::decode(transport_, manifest_, wanted));
     int64_t equal = 0;
+    int64_t right = 0;
+    int64_t dense_right = 0;
     for (size_t i = 1; i < report.token_ids.size(); ++i) {
       equal += report.token_ids[i] == reference_[i];
+      right += report.token_ids[i] == followed_[i];
+      dense_right += reference_[i] == followed_[i];
     }
     const auto& paged = report.progressive;
     json::array density;
@@ -141,6 +204,8 @@ class Bench {
         {"prompt_tokens", manifest_.num_tokens},
         {"tokens", report.token_ids.size() - 1},
         {"equal", equal},
+        {"right", right},
+        {"dense_right", dense_right},
         {"density", pages_in_all == 0
                         ? 1.0
                         : static_cast<double>(touched(report)) /
@@ -209,9 +274,10 @@ class Bench {
   }
 
   const Options options_;
-  const kvclient::Manifest manifest_;
+  kvclient::Manifest manifest_;
   comm::TcpTransport transport_{{}};
-  std::vector<int32_t> reference_;
+  std::vector<int32_t> reference_;  // dense attention's choices
+  std::vector<int32_t> followed_;   // empty: dense attention has not yet chosen
 };
 
 }  // namespace
@@ -227,6 +293,8 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", options.tokens);
   app.add_option("--mass", options.masses);
   app.add_option("--budget", options.budgets);
+  app.add_option("--follow", options.follow);
+  app.add_option("--pages-share", options.shares)->check(CLI::Range(0.001, 1.0));
   app.add_flag("--start", options.start);
   app.add_flag("--skip-bound", options.skip_bound);
   app.add_option("--repeats", options.repeats);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a cache loses if only part of it is kept. Prompts are prefilled densely once, then decoded
-// over the whole cache and over the pages that each choice keeps. Decoding always follows the right
-// answer.
-//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1]
-//     [--layered | --spans PLAN]
+// What a cache loses if only part of it is kept. Prompts are prefilled once, densely unless a head
+// plan is given, then decoded over the whole cache and over the pages that each choice keeps.
+// Decoding always follows the right answer.
+//   kv_budget_quality --model DIR --input cases.jsonl [--budget 0.5 0.25 0.1] [--head-plan PLAN]
+//     [--layered | --spans PLAN | --score-alone]
 // A case: {"id", "kind", "prompt_token_ids", "forced_token_ids", "num_unjudged"}. The forced tokens
 // follow the prompt; all but the first `num_unjudged` of them are judged: the model should choose
 // them. Prints a line of JSON for each case and choice. Runs on a CPU and on one rank.
@@ -39,8 +39,10 @@ constexpr auto kTimeout = std::chrono::minutes(30);
 struct Options {
   engine::RankOptions rank;
   std::string input;
+  std::string head_plan = "dense";  // of the prefill
   std::vector<double> budgets = {0.5, 0.25, 0.1};
   bool layered = false;
+  bool score_alone = false;
   std::string spans;  // a plan of elastic heads; adds further ways to choose pages, for comparison
 };
 
@@ -64,7 +66,10 @@ T must(Result<T> result) {
 
 using NamedChoice = std::pair<const char*, kvstore::PageChoice>;
 
-std::vector<NamedChoice> layered_choices() {
+// Other choices than by score.
+std::vector<NamedChoice> other_choices(const Options& options) {
+  if (options.score_alone) return {};
+  if (!options.layered) return {{"random", bench::keep_at_random}, {"window", bench::keep_newest}};
   return {{"alike", bench::keep_alike},
           {"pyramid", bench::keep_pyramid},
           {"first layers whole", bench::keep_first_layers}};
@@ -162,11 +167,7 @@ class Study {
     const auto& config = runtime_.weights().config;
     const auto num_tokens = std::ssize(one.prompt);
     if (options_.spans.empty()) {
-      const auto others = options_.layered
-                              ? layered_choices()
-                              : std::vector<NamedChoice>{{"random", bench::keep_at_random},
-                                                         {"window", bench::keep_newest}};
-      return run(one, at_each_budget(options_.budgets, others), {});
+      return run(one, at_each_budget(options_.budgets, other_choices(options_)), {});
     }
     bench::ColumnMass columns(config.num_layers, config.num_kv_heads, num_tokens,
                               kernels::cpu::fastest_context(1));
@@ -190,15 +191,17 @@ class Study {
       sinks.push_back(std::make_unique<worker::BudgetSink>(choice.budget, weights, num_tokens,
                                                            inner, choice.pages));
     }
-    const auto plan = must(plan::make_head_plan("dense", weights.config, num_tokens, 0, {}));
-    must(runtime_.engine().prefill(
+    const auto plan =
+        must(plan::make_head_plan(options_.head_plan, weights.config, num_tokens, 0, {}));
+    const auto prefilled = must(runtime_.engine().prefill(
         {.token_ids = one.prompt, .plan = &plan, .sink = sinks.back().get(), .index_tap = tap},
         kTimeout));
-    print(one, {.name = "full"}, 0, decode(one, {.prompt = retained.slabs()}));
+    print(one, {.name = "full"}, prefilled.density, 0, decode(one, {.prompt = retained.slabs()}));
     for (size_t i = 0; i < choices.size(); ++i) {
       const auto chosen = must(sinks[i]->choose(runtime_.grid().tp(), Deadline::after(kTimeout)));
       const KeptRows rows(retained.slabs(), chosen.kept);
-      print(one, choices[i], chosen.dropped_mass, decode(one, {.heads = rows.heads()}));
+      print(one, choices[i], prefilled.density, chosen.dropped_mass,
+            decode(one, {.heads = rows.heads()}));
     }
   }
 
@@ -221,10 +224,13 @@ class Study {
     return right;
   }
 
-  static void print(const Case& one, const Choice& choice, double dropped_mass, int64_t right) {
+  void print(const Case& one, const Choice& choice, double density, double dropped_mass,
+             int64_t right) const {
     const json::object line = {{"id", one.id},
                                {"kind", one.kind},
                                {"prompt_tokens", one.prompt.size()},
+                               {"head_plan", options_.head_plan},
+                               {"density", density},
                                {"choice", choice.name},
                                {"budget", choice.budget},
                                {"dropped_mass", dropped_mass},
@@ -266,6 +272,8 @@ int main(int argc, char** argv) {
   millrace::engine::add_rank_options(app, options.rank);
   app.add_option("--input", options.input)->required();
   app.add_option("--budget", options.budgets)->check(CLI::Range(0.001, 1.0));
+  app.add_option("--head-plan", options.head_plan, "of the prefill; default: dense");
+  app.add_flag("--score-alone", options.score_alone, "compare no other choice of pages");
   app.add_flag("--layered", options.layered,
                "compare budgets by layer and head instead of random pages and the newest");
   app.add_option(

@@ -253,6 +253,16 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(self.plan("second.json"), first)
         self.assertEqual(self.plan("third.json", "--influence", self.path("profile.npz")), first)
 
+    def rules_by_layer(self, vary):
+        """The different rules of each layer's heads."""
+        plan = json.loads(self.plan(f"{vary}.json", "--vary", vary, "--influence", self.path("profile.npz")))
+        return [{layer.get("heads", {}).get(str(head), plan["default"]) for head in range(HEADS)} for layer in plan["layers"]]
+
+    def test_heads_of_a_layer_or_of_the_model_share_a_rule(self):
+        self.assertGreater(max(map(len, self.rules_by_layer("heads"))), 1)
+        self.assertEqual([len(rules) for rules in self.rules_by_layer("layers")], [1] * LAYERS)
+        self.assertEqual(len(set.union(*self.rules_by_layer("model"))), 1)
+
     def test_what_cannot_be_done_is_said_and_leaves_the_output_alone(self):
         with open(self.path("plan.json"), "w") as file:
             file.write("kept")
