@@ -307,6 +307,8 @@ class CoordinatorRestartTest(ServiceTestCase):
         self.service.restart_coordinator()
         wait_until("the group's return", lambda: self.service.get("/v1/prefill/kept")[0] == 200, 60)
         after = self.service.get("/v1/prefill/kept")[2]
+        instances = [answer["manifest"].pop("coordinator_instance") for answer in (before, after)]
+        self.assertNotEqual(*instances)
         self.assertEqual(after["manifest"], before["manifest"])
         self.assertEqual(after["lease"]["state"], "active")
         lease_id = before["manifest"]["lease_id"]
