@@ -244,6 +244,20 @@ class NamesTest(ServiceTestCase):
             service = self.serve("--model", snapshot)
             self.assertEqual(service.get("/v1/models/org/model")[2]["id"], "org/model")
 
+    def test_a_model_with_dual_chunks_says_up_to_which_length_it_is_plain(self):
+        with tempfile.TemporaryDirectory(prefix="millrace-dual-") as folder:
+            with open(os.path.join(MODEL_DIR, "config.json"), encoding="utf-8") as file:
+                config = json.load(file)
+            config["dual_chunk_attention_config"] = {"chunk_size": 512, "local_size": 256, "original_max_position_embeddings": 384}
+            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(config, file)
+            os.symlink(os.path.join(MODEL_DIR, "model.safetensors"), os.path.join(folder, "model.safetensors"))
+            service = self.serve("--model", folder, "--served-model-name", "dual")
+            self.assertEqual(service.get("/v1/models/dual")[2]["max_prompt_tokens"], 384)
+            status, _, refused = service.request("POST", "/v1/prefill", {"model": "dual", "prompt_token_ids": [0] * 385})
+            self.assertEqual(status, 413, refused)
+            self.assertIn("384", refused["error"]["message"])
+
 
 class WithoutGroupsTest(ServiceTestCase):
     def test_a_router_is_told_when_to_try_again(self):

@@ -134,6 +134,12 @@ class LogTest(unittest.TestCase):
                 self.assertIn(f"the limit of {limit} open files is too low for --max-connections 1024", "\n".join(lines))
                 self.assertLess(len(lines), 20)
 
+    def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one(self):
+        with tempfile.TemporaryFile() as log:
+            coordinator = self.start(log, before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512)))
+            self.assertEqual(resource.prlimit(coordinator.process.pid, resource.RLIMIT_NOFILE), (512, 512))
+            coordinator.close()
+
     def test_the_log_shows_no_text_that_turns_it_around(self):
         with tempfile.TemporaryFile() as log:
             coordinator = self.start(log)

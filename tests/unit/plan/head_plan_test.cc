@@ -46,5 +46,16 @@ TEST(HeadPlan, HeadsOfALayerWithAWindowAreDenseWhateverThePlanSays) {
   EXPECT_TRUE(make_head_plan("a-shape:64,512", config, 4096, 0, {.min_recall = 0.9}).ok());
 }
 
+TEST(HeadPlan, ARecallIsPromisedByAdaptiveHeadsAlone) {
+  const auto config = test::tiny_model_config();
+  EXPECT_TRUE(make_head_plan("adaptive", config, 4096, 0, {.min_recall = 0.9}).ok());
+  const auto plan = make_head_plan("vertical-slash:64,128", config, 4096, 0, {.min_recall = 0.9});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().code, Errc::kInvalidArgument);
+  EXPECT_NE(plan.error().message.find("layer 0 head 0 is vertical-slash:64,128, and only adaptive"),
+            std::string::npos)
+      << plan.error().message;
+}
+
 }  // namespace
 }  // namespace millrace::plan
