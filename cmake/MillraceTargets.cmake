@@ -46,7 +46,7 @@ function(mr_library name)
     mr_precompile(${name} mr_service_headers)
     target_link_libraries(${name} PRIVATE mr_service_options)
     # Asio's headers refer to its code, which is there.
-    if(NOT name STREQUAL mr_common_net)
+    if(NOT ${name} STREQUAL mr_common_net)
       target_link_libraries(${name} PRIVATE mr_common_net)
     endif()
   else()
@@ -61,7 +61,8 @@ function(mr_precompile name headers)
   target_precompile_headers(${name} REUSE_FROM ${headers})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     target_compile_options(${name} PRIVATE
-      $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow>)
+      $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow
+        -Wno-stringop-overread>)
   endif()
 endfunction()
 

@@ -82,13 +82,16 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
   turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
   Error why = checked_error(message.error());
   group.count_room(request->num_tokens);
-  if (why.code != Errc::kExhausted || !(in_lane || beside_unattended || preempted)) {
+  // Room that another place may have says nothing about the group.
+  const bool had_no_room =
+      why.code == Errc::kExhausted && (in_lane || beside_unattended || preempted);
+  if (!had_no_room) {
     note_failure(group, *request, why);
   } else if (in_lane) {
     request->runs_in_lanes = false;  // on all ranks there may be room
-  } else if (!beside_unattended) {   // what nobody waits for has to go
-    request->preempts = false;       // alone there may be room
-  }
+  } else if (!beside_unattended) {
+    request->preempts = false;  // alone there may be room
+  }                             // else the prompts that nobody waits for make room
   // The client has been told about this group's cache, which another group cannot provide.
   const bool may_move = !request->ended() && !request->opened && !request->suspended_at;
   const bool another_may_serve =

@@ -2,7 +2,6 @@
 #include "worker/prompt/prompt_state.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "common/content/prefix_keys.h"

@@ -116,7 +116,6 @@ class PromptState {
 
   // Whether this rank computes the prompt, with others or alone.
   bool computes() const;
-  bool is_first_of_computing() const;
   const protocol::RunPrompt& prompt() const { return prompt_; }
   int64_t num_tokens() const { return num_tokens_; }
   const CachedPrefix& cached() const { return cached_; }
@@ -129,6 +128,7 @@ class PromptState {
   const PromptCounts& counts() const { return counts_; }
 
  private:
+  bool is_first_of_computing() const;
   // How the tokens that are not cached are dealt to all ranks.
   engine::Partition partition() const;
   Result<void> make_room_once();
