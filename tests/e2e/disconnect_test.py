@@ -211,7 +211,7 @@ class CommandLineTest(DisconnectTestCase):
         self.assertEqual(self.num_prefills(), 0)
         self.kill_client_after_a_layer("wanted", "finish")
         wait_until("the result", lambda: self.num_prefills() == 1, PATIENCE_S)
-        self.assertEqual(self.metric("millrace_held_leases"), 1)
+        wait_until("its lease", lambda: self.metric("millrace_held_leases") == 1, PATIENCE_S)
         status, _, response = self.post(LONG)
         self.assertEqual(status, 200, response)
         self.assertTrue(response["joined"])
