@@ -93,6 +93,16 @@ int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes) {
   return fits;
 }
 
+int64_t spare_bytes(const RankLayout& group, const RankLayout* lane, int64_t budget_bytes,
+                    int64_t most_tokens) {
+  const auto longest = [&](const RankLayout& layout) {
+    return prefill_bytes(layout, std::min(most_tokens, max_prompt_tokens(layout, budget_bytes)));
+  };
+  int64_t needed = 2 * longest(group);
+  if (lane != nullptr) needed = std::max(needed, longest(*lane));
+  return std::max<int64_t>(0, budget_bytes - needed);
+}
+
 // A rank has its share of the prompt's pages, rounded up (engine/exchange/partition.h).
 int64_t max_stored_tokens(const RankLayout& layout, int64_t num_pages) {
   const int64_t rows =  // a page each

@@ -43,6 +43,12 @@ int64_t fixed_bytes(const RankLayout& layout, const FixedMemory& memory);
 // max_position_embeddings.
 int64_t max_prompt_tokens(const RankLayout& layout, int64_t budget_bytes);
 
+// What prompts of at most `most_tokens` leave of `budget_bytes`, for a pool beside them: whatever fits the
+// whole budget fits without this part too, be it a prompt of all ranks, two of them of which one runs
+// between the other's layers, or one on a lane. `lane`: null where there are no lanes.
+int64_t spare_bytes(const RankLayout& group, const RankLayout* lane, int64_t budget_bytes,
+                    int64_t most_tokens);
+
 // The longest prompt whose pages fit a store with room for `num_pages` on every rank.
 int64_t max_stored_tokens(const RankLayout& layout, int64_t num_pages);
 

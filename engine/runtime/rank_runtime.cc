@@ -131,11 +131,12 @@ Result<void> RankRuntime::make_lane(const RankOptions& options, Deadline deadlin
 // Host memory: half of what is free; the other half is for the KV store, the page cache and the
 // rest of the machine. A GPU's memory has no other use, so prompts get all of it except the KV pool
 // and either what a prompt of any length takes or, if that is more, an eighth, since memory is
-// allocated in pieces. A GPU has no pool unless one is asked for, because pages go to decode nodes
-// through host memory. Nor is there a pool where another rank stores the same kv heads.
+// allocated in pieces. Unless a pool of some size is asked for, a GPU's is what the longest prompts
+// leave. There is no pool where another rank stores the same kv heads.
 int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   const bool own_memory = !device_->info().host_memory;
   const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
+  device_pool_is_automatic_ = !options.device_pool_bytes.has_value();
   device_pool_bytes_ = options.device_pool_bytes.value_or(own_memory ? 0 : free_bytes / 16);
   if (weights_->shard.kv_replica != 0) device_pool_bytes_ = 0;
   if (!own_memory) return free_bytes / 2;
@@ -146,7 +147,19 @@ int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
                                .row_tile_tokens = tile_tokens > 0 ? tile_tokens : info.gemm_rows,
                                .logit_columns = weights_->lm_head.rows,
                                .nccl = engine_->groups().transport == std::string_view("nccl")});
-  return free_bytes - std::max(free_bytes / 8, fixed) - device_pool_bytes_;
+  const int64_t budget = free_bytes - std::max(free_bytes / 8, fixed) - device_pool_bytes_;
+  if (!device_pool_is_automatic_ || weights_->shard.kv_replica != 0) return budget;
+  const RankLayout group = layout(grid_->shape());
+  const auto lane = lane_ == nullptr ? std::nullopt : std::optional(layout(lane_->grid().shape()));
+  device_pool_bytes_ =
+      spare_bytes(group, lane ? &*lane : nullptr, budget, longest_prompt(options, budget));
+  return budget - device_pool_bytes_;
+}
+
+int64_t RankRuntime::longest_prompt(const RankOptions& options, int64_t budget_bytes) const {
+  const int64_t longest =
+      std::min(max_prompt_tokens(layout(grid_->shape()), budget_bytes), device_->info().max_tokens);
+  return options.max_prompt_tokens > 0 ? std::min(longest, options.max_prompt_tokens) : longest;
 }
 
 RankLayout RankRuntime::layout(GridShape grid) const {
@@ -193,10 +206,8 @@ Result<void> RankRuntime::agree_on_limits(const RankOptions& options) {
   limits_.vocab_size = weights_->config.vocab_size;
   const int64_t own_bytes = prompt_budget_bytes(options);
   MR_ASSIGN_OR_RETURN(limits_.memory_bytes, least_of_all(own_bytes, deadline));
-  int64_t own_limit =
-      std::min(max_prompt_tokens(layout(grid_->shape()), own_bytes), device_->info().max_tokens);
-  if (options.max_prompt_tokens > 0) own_limit = std::min(own_limit, options.max_prompt_tokens);
-  MR_ASSIGN_OR_RETURN(limits_.max_prompt_tokens, least_of_all(own_limit, deadline));
+  MR_ASSIGN_OR_RETURN(limits_.max_prompt_tokens,
+                      least_of_all(longest_prompt(options, own_bytes), deadline));
   if (limits_.max_prompt_tokens == 0) {
     return error(Errc::kExhausted,
                  "{}: {} free after loading the weights, too little for any prompt",

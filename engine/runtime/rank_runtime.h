@@ -36,7 +36,8 @@ struct RankOptions {
   // Most new tokens of a prompt that runs on one lane while other prompts run on the other lanes;
   // 0: no prompt does.
   int64_t side_by_side_tokens = 0;
-  // Device memory set aside for KV pages, which prompts do not use. None: a part of what is free.
+  // Device memory set aside for KV pages, which prompts do not use. None: a part of what is free;
+  // on a device with memory of its own, what the longest prompts leave.
   std::optional<int64_t> device_pool_bytes = 0;
   Duration startup_timeout = std::chrono::minutes(10);
 };
@@ -79,6 +80,8 @@ class RankRuntime {
   int64_t crossover_tokens() const { return crossover_tokens_; }
   const CoreShare& cores() const { return cores_; }
   int64_t device_pool_bytes() const { return device_pool_bytes_; }
+  // Whether nobody asked for a pool of that size: less will do.
+  bool device_pool_is_automatic() const { return device_pool_is_automatic_; }
 
  private:
   RankRuntime() = default;
@@ -91,12 +94,14 @@ class RankRuntime {
   RankLayout layout(GridShape grid) const;
   int64_t storable_tokens(int64_t num_pages, GridShape grid) const;
   int64_t prompt_budget_bytes(const RankOptions& options);
+  int64_t longest_prompt(const RankOptions& options, int64_t budget_bytes) const;
 
   std::unique_ptr<RankGrid> grid_;
   CoreShare cores_;
   std::unique_ptr<kernels::Device> device_;
   int ranks_on_device_ = 1;
   int64_t device_pool_bytes_ = 0;
+  bool device_pool_is_automatic_ = false;
   std::unique_ptr<model::ModelWeights> weights_;
   std::shared_ptr<const KvScales> kv_scales_;
   std::unique_ptr<Engine> engine_;

@@ -58,12 +58,20 @@ std::string check_kv_host(const std::string& host) {
              : "";
 }
 
+// None: as much as there is to spare.
+Result<std::optional<int64_t>> parse_pool(std::string_view text) {
+  if (text == "auto") return std::optional<int64_t>();
+  MR_ASSIGN_OR_RETURN(const int64_t bytes, parse_bytes(text));
+  return std::optional(bytes);
+}
+
 void add_pool_options(CLI::App& app, WorkerOptions& options) {
   app.add_option("--device-pool", options.device_pool,
-                 "device memory of each rank for KV pages, for example 256MiB")
+                 "device memory of each rank for KV pages, for example 256MiB; auto: 1/16 of the "
+                 "free memory, with a GPU what the longest prompts leave; 0: none")
       ->type_name("SIZE")
-      ->check(cli::check_by(parse_bytes))
-      ->default_str("1/16 of the free memory; with a GPU none");
+      ->check(cli::check_by(parse_pool))
+      ->capture_default_str();
   app.add_option("--host-pool", options.host_pool,
                  "host memory of each rank for KV pages and for the records of the pages of all "
                  "pools, which take a twentieth of 16-bit pages")
@@ -258,10 +266,7 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
   made.kv_host = options.kv_host;
   made.kv_port = options.kv_port;
   made.rank.side_by_side_tokens = options.side_by_side_tokens;
-  made.rank.device_pool_bytes = std::nullopt;
-  if (!options.device_pool.empty()) {
-    MR_ASSIGN_OR_RETURN(made.rank.device_pool_bytes, parse_bytes(options.device_pool));
-  }
+  MR_ASSIGN_OR_RETURN(made.rank.device_pool_bytes, parse_pool(options.device_pool));
   if (!options.host_pool.empty()) {
     MR_ASSIGN_OR_RETURN(made.pools.host_bytes, parse_bytes(options.host_pool));
   }

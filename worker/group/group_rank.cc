@@ -143,12 +143,17 @@ Result<void> GroupRank::find_kept(Deadline deadline) {
 
 void GroupRank::log_start() const {
   const auto shape = runtime_->grid().shape();
+  const auto pools = store_->stats().tiers;
+  const auto bytes_of = [&](Tier tier) {
+    return format_bytes(pools[tier].slots_total * pools[tier].slot_bytes);
+  };
   log::info(
       "group {} of {} ranks, tp {} x cp {}, {}, collectives by {}, prompts up to {} tokens, "
-      "crossover {}{}",
+      "crossover {}{}; pools of each rank: device {}, host {}, disk {}",
       options_.group.epoch, shape.tp * shape.cp, shape.tp, shape.cp, runtime_->device().info().name,
       runtime_->engine().groups().transport, runtime_->limits().max_prompt_tokens,
-      runtime_->crossover_tokens(), scales_note(runtime_->kv_scales().get()));
+      runtime_->crossover_tokens(), scales_note(runtime_->kv_scales().get()),
+      bytes_of(Tier::kDevice), bytes_of(Tier::kHost), bytes_of(Tier::kDisk));
 }
 
 protocol::Register GroupRank::description() const {

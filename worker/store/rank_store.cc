@@ -8,6 +8,7 @@
 
 #include "common/checksum.h"
 #include "common/content/page_keys.h"
+#include "common/log.h"
 #include "common/system/available_memory.h"
 #include "common/units.h"
 #include "engine/ranks/agreement.h"
@@ -28,6 +29,7 @@ bool stores(const engine::RankRuntime& runtime) {
 
 PoolOptions own_pools(PoolOptions options, engine::RankRuntime& runtime) {
   options.device_bytes = runtime.device_pool_bytes();
+  options.device_is_automatic = runtime.device_pool_is_automatic();
   if (!options.disk_directory.empty()) {
     options.disk_directory += fmt::format("/rank-{}", runtime.grid().world().rank());
   }
@@ -92,21 +94,36 @@ Result<kvstore::KvStoreConfig> store_config(const PoolOptions& options,
                      .head_dim = weights.config.head_dim,
                      .dtype = weights.compute_dtype,
                      .float8 = runtime.kv_scales()};
+  if (stores(runtime) && !runtime.device().info().host_memory) {
+    config.device_bytes = device_pool_bytes(options, config);
+  }
   if (stores(runtime) && options.kept_bytes > 0) set_kept(config, options, runtime, room);
   return config;
+}
+
+// A pool that nobody asked for is left out where its memory is not to be had.
+Result<std::unique_ptr<DeviceTier>> make_device_tier(const PoolOptions& options,
+                                                     kernels::DeviceMemory& device,
+                                                     kvstore::KvStoreConfig& config) {
+  const int64_t page_bytes = config.geometry.page_bytes();
+  auto tier = DeviceTier::create(device, config.device_bytes / page_bytes, page_bytes,
+                                 config.shares_memory);
+  const bool does_without =
+      !tier.ok() && tier.error().code == Errc::kExhausted && options.device_is_automatic;
+  if (!does_without) return tier;
+  log::warn("no device pool: {}", tier.error().message);
+  config.device_bytes = 0;
+  return DeviceTier::create(device, 0, page_bytes, config.shares_memory);
 }
 
 // Where the device has memory of its own, the device tier is in it.
 Result<std::unique_ptr<kvstore::KvStore>> make_store(const PoolOptions& options,
                                                      engine::RankRuntime& runtime,
                                                      const MachineRoom& room, const Clock& clock) {
-  MR_ASSIGN_OR_RETURN(const auto config, store_config(options, runtime, room));
+  MR_ASSIGN_OR_RETURN(auto config, store_config(options, runtime, room));
   std::unique_ptr<kvstore::SlotMemory> device_memory;
   if (!runtime.device().info().host_memory) {
-    const int64_t page_bytes = config.geometry.page_bytes();
-    MR_ASSIGN_OR_RETURN(device_memory,
-                        DeviceTier::create(runtime.device(), config.device_bytes / page_bytes,
-                                           page_bytes, config.shares_memory));
+    MR_ASSIGN_OR_RETURN(device_memory, make_device_tier(options, runtime.device(), config));
   }
   return kvstore::make_kv_store(config, clock, std::move(device_memory));
 }

@@ -107,4 +107,13 @@ Result<kvstore::KvStoreConfig> pool_sizes(const PoolOptions& options, const Mach
   return config;
 }
 
+int64_t device_pool_bytes(const PoolOptions& options, const kvstore::KvStoreConfig& config) {
+  if (!options.device_is_automatic) return options.device_bytes;
+  const int64_t page_bytes = config.geometry.page_bytes();
+  const int64_t record_bytes = config.geometry.record_bytes();
+  const int64_t disk_records = config.disk_bytes / page_bytes * record_bytes;
+  const int64_t most_records = std::max<int64_t>(0, config.host_bytes - disk_records) / 4;
+  return std::min(options.device_bytes, most_records / record_bytes * page_bytes);
+}
+
 }  // namespace millrace::worker

@@ -15,6 +15,7 @@ namespace millrace::worker {
 
 struct PoolOptions {
   int64_t device_bytes = 0;
+  bool device_is_automatic = false;   // nobody asked for device_bytes: less will do
   std::optional<int64_t> host_bytes;  // none: a share of the free memory
   int64_t disk_bytes = 0;
   std::string disk_directory;  // this rank's own, unless said otherwise; empty: no disk
@@ -65,5 +66,10 @@ int64_t room_to_keep(const PoolOptions& options, const MachineRoom& room, int64_
 // take more than is free. On a CPU the pools are not touched before pages come; a process that then
 // takes more memory than there is would be killed in the middle of a request.
 Result<kvstore::KvStoreConfig> pool_sizes(const PoolOptions& options, const MachineRoom& room);
+
+// The device pool for a store that is otherwise as `config` says, whose geometry is set: where
+// nobody asked for its size, the records of its pages take at most a quarter of the part of the
+// host pool that is not for records of the disk's pages.
+int64_t device_pool_bytes(const PoolOptions& options, const kvstore::KvStoreConfig& config);
 
 }  // namespace millrace::worker

@@ -136,6 +136,46 @@ TEST(Capacity, TheLongestPromptIsTheLastThatFits) {
   EXPECT_EQ(max_prompt_tokens(layout, int64_t{1} << 60), config.max_position_embeddings);
 }
 
+// What fits the budget, of prompts of at most `most_tokens`: alone, on a lane, and the longest one
+// that fits beside each of some others.
+std::vector<int64_t> what_fits(const RankLayout& group, const RankLayout& lane, int64_t budget,
+                               int64_t most_tokens) {
+  std::vector<int64_t> fits;
+  const auto add = [&](const RankLayout& layout, int64_t bytes) {
+    fits.push_back(std::min(most_tokens, max_prompt_tokens(layout, bytes)));
+  };
+  add(group, budget);
+  add(lane, budget);
+  for (int64_t other = 64; other <= fits.front(); other *= 2) {
+    add(group, budget - prefill_bytes(group, other));
+  }
+  return fits;
+}
+
+TEST(Capacity, WhateverFitsTheBudgetFitsBesideWhatIsSpare) {
+  auto config = test::tiny_model_config();
+  config.max_position_embeddings = 100'000;
+  config.hidden_size = 4096;  // so that most of a prompt's memory is divided by cp
+  const auto shard = *model::shard_shape(config, {});
+  const RankLayout group{.config = config, .shard = shard, .grid = {.tp = 1, .cp = 4}};
+  const RankLayout lane{.config = config, .shard = shard};
+  ASSERT_GT(prefill_bytes(lane, 20'000), 2 * prefill_bytes(group, 20'000));
+  for (const int64_t budget :
+       {int64_t{0}, int64_t{10} << 20, int64_t{50} << 20, int64_t{200} << 20, int64_t{1} << 32}) {
+    for (const int64_t most_tokens : {1000, 20'000, 100'000}) {
+      SCOPED_TRACE(fmt::format("{} of budget, {} tokens", budget, most_tokens));
+      const int64_t spare = spare_bytes(group, &lane, budget, most_tokens);
+      EXPECT_GE(spare, 0);
+      EXPECT_EQ(what_fits(group, lane, budget - spare, most_tokens),
+                what_fits(group, lane, budget, most_tokens));
+    }
+  }
+  // A group of its own: two of its longest prompts, and all else is spare.
+  const int64_t most = int64_t{1} << 32;
+  EXPECT_EQ(spare_bytes(group, nullptr, most, 1000), most - 2 * prefill_bytes(group, 1000));
+  EXPECT_EQ(spare_bytes(group, nullptr, most, 1'000'000), most - 2 * prefill_bytes(group, 100'000));
+}
+
 TEST(Capacity, KeysThatTheDevicesScratchDoesNotCountAreThePrompts) {
   const auto config = test::tiny_model_config();
   const auto shard = *model::shard_shape(config, {});

@@ -42,12 +42,17 @@ TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
   EXPECT_EQ(made->group.layer_timeout, std::chrono::milliseconds(500));
   EXPECT_EQ(made->group.drain_timeout, std::chrono::seconds(2));
   EXPECT_EQ(made->group.keep_timeout, std::chrono::seconds(60));
+  options.device_pool = "0";
+  EXPECT_EQ(group_rank_options(options)->rank.device_pool_bytes, 0);
+  options.device_pool = "3MiB";
+  EXPECT_EQ(group_rank_options(options)->rank.device_pool_bytes, 3 << 20);
   options.device_pool = "many";
   EXPECT_FALSE(group_rank_options(options).ok());
 }
 
 TEST(WorkerOptions, RightOnesAreTaken) {
   EXPECT_EQ(complaint({"--kv-cache-dtype", "fp8"}), "");
+  EXPECT_EQ(complaint({"--device-pool", "auto"}), "");
   EXPECT_EQ(
       complaint({"--coordinator", "[::1]:8001", "--kv-host", "[::1]", "--kv-transport", "ucx"}),
       "");

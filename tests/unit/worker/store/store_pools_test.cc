@@ -46,6 +46,43 @@ TEST(StorePools, ADevicePoolCountsWhereItIsHostMemory) {
   EXPECT_FALSE(pool_sizes({.device_bytes = kMost, .host_bytes = kMost}, room).ok());
 }
 
+TEST(StorePools, ADevicePoolThatNobodyAskedForLeavesTheHostPoolToPages) {
+  kvstore::KvStoreConfig config{
+      .host_bytes = kGiB,
+      .geometry = {.num_layers = 2, .num_kv_heads = 4, .head_dim = 64, .dtype = DType::kBFloat16}};
+  const int64_t page_bytes = config.geometry.page_bytes();
+  const int64_t record_bytes = config.geometry.record_bytes();
+  PoolOptions options{.device_bytes = 1000 * page_bytes, .device_is_automatic = true};
+  EXPECT_EQ(device_pool_bytes(options, config), options.device_bytes);
+  options.device_bytes = 100 * kGiB;
+  const int64_t most = device_pool_bytes(options, config);
+  EXPECT_LE(most / page_bytes * record_bytes, kGiB / 4);
+  EXPECT_GT((most / page_bytes + 1) * record_bytes, kGiB / 4);
+  // Records of the disk's pages come first.
+  config.disk_bytes = kGiB / 2 / record_bytes * page_bytes;
+  EXPECT_NEAR(static_cast<double>(device_pool_bytes(options, config)),
+              static_cast<double>(most / 2), static_cast<double>(page_bytes));
+  config.disk_bytes = 2 * kGiB / record_bytes * page_bytes;
+  EXPECT_EQ(device_pool_bytes(options, config), 0);
+  // Who asks for a size gets it, or learns that it does not fit.
+  options.device_is_automatic = false;
+  EXPECT_EQ(device_pool_bytes(options, config), 100 * kGiB);
+}
+
+TEST(StorePools, ADevicePoolBesideTheHostsHoldsAsMuchAsTheHostPoolAlone) {
+  const kvstore::KvGeometry geometry{.num_layers = 2, .num_kv_heads = 4, .head_dim = 64};
+  for (const int64_t host_pages : {1, 10, 1000}) {
+    kvstore::KvStoreConfig config{
+        .host_bytes = host_pages * (geometry.page_bytes() + geometry.record_bytes()),
+        .geometry = geometry};
+    const auto alone = (*kvstore::make_kv_store(config, Clock::steady()))->stats();
+    config.device_bytes =
+        device_pool_bytes({.device_bytes = kGiB, .device_is_automatic = true}, config);
+    const auto beside = (*kvstore::make_kv_store(config, Clock::steady()))->stats();
+    EXPECT_GE(beside.pages_available, alone.pages_available) << host_pages;
+  }
+}
+
 TEST(StorePools, RanksOfOneDiskDivideIt) {
   MachineRoom room{.memory_bytes = 8 * kGiB, .disk_bytes = 100, .num_ranks_on_disk = 2};
   EXPECT_TRUE(pool_sizes({.disk_bytes = 50, .disk_directory = "/d"}, room).ok());
