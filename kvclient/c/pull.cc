@@ -176,6 +176,7 @@ mkv_status mkv_pull_get_stats(const mkv_pull* pull, mkv_pull_stats* out) {
     stats.pages_host = counts.pages_by_tier[Tier::kHost];
     stats.pages_disk = counts.pages_by_tier[Tier::kDisk];
     for (const auto& [name, bytes] : counts.bytes_by_transport) {
+      if (name == "device-pool") stats.bytes_device_pool += bytes;
       (name == "shm"                                  ? stats.bytes_shm
        : name == "tcp"                                ? stats.bytes_tcp
        : name == "same-host" || name == "device-pool" ? stats.bytes_same_host

@@ -17,6 +17,7 @@ import torch
 import vllm
 from millrace_kv import tracing, worker_side
 from millrace_kv._library import MillraceError
+from millrace_kv.client import Client
 from millrace_kv.connector import MillraceConnector
 from millrace_kv.coordinator import Coordinator, EventStream
 from millrace_kv.messages import Load, LoadFailures
@@ -565,6 +566,7 @@ class LandingTest(unittest.TestCase):
         codes = torch.randint(0, 256, (self.NUM_LAYERS, 2, self.NUM_HEADS, self.NUM_TOKENS, self.HEAD_DIM), generator=numbers, dtype=torch.uint8)
         codes[codes & 0x7F == 0x7F] = 0  # replaces NaNs
         self.codes = codes
+        self.state = worker_side._LoadState(None)
 
     @staticmethod
     def e4m3(code):
@@ -584,7 +586,8 @@ class LandingTest(unittest.TestCase):
                 numbers = self.codes[layer, half, heads].view(torch.float8_e4m3fn).float() * self.SCALES[layer][half]
                 for token in range(num_tokens):
                     view[block_ids[token // view.shape[2]], :, token % view.shape[2]] = numbers[:, first_token + token].to(view.dtype)
-        return mock.Mock(**{"stats.return_value": {"bytes": 0, "seconds": 0.0}})
+        return mock.Mock(**{"stats.return_value": {"bytes": 60, "bytes_same_host": 50, "bytes_device_pool": 20, "bytes_tcp": 10, "bytes_shm": 0,
+                                                   "bytes_other": 0, "seconds": 0.5}})
 
     def landed(self, dtype, staged):
         """vLLM's caches after the load, and the (layer, ids) that were reordered for the CPU's attention."""
@@ -610,9 +613,32 @@ class LandingTest(unittest.TestCase):
         def pack(cache, ids):
             packed.append((next(layer for layer, one in enumerate(in_order) if one is cache), ids))
         with mock.patch.object(worker_side, "Manifest", return_value=manifest), \
-                mock.patch.object(worker_side, "pack_blocks", pack):
-            worker._load(load, worker_side._LoadState(None))
-        return in_order, packed
+                mock.patch.object(worker_side, "pack_blocks", pack), \
+                mock.patch.object(worker_side.logger, "info") as self.told:
+            self.stats = worker._load(load, self.state)
+            worker._load(load, self.state)
+        return in_order, packed[:len(packed) // 2]
+
+    def test_what_carried_the_bytes_is_counted_and_told_once(self):
+        for staged, num_pulls in (False, 1), (True, self.NUM_LAYERS * 3):
+            with self.subTest(staged=staged):
+                self.landed(torch.float32, staged)
+                self.assertEqual([self.stats[name] for name in ("bytes", "bytes_device_pool")], [60 * num_pulls, 20 * num_pulls])
+                self.assertEqual(worker_side.bytes_by_way(self.stats),
+                                 {"device pools": 20 * num_pulls, "host memory of this host": 30 * num_pulls, "TCP": 10 * num_pulls})
+                self.told.assert_called_once()
+                self.assertIn(f"{20 * num_pulls} from device pools, {30 * num_pulls} from host memory of this host", self.told.call_args.args[2])
+
+    def test_nothing_is_pulled_into_blocks_that_vllm_is_not_done_with(self):
+        self.state = worker_side._LoadState(mock.Mock())
+        pull, done = self.pull, []
+
+        def pull_once_done(*args, **kwargs):
+            done.append(self.state.blocks_free.synchronize.called)
+            return pull(*args, **kwargs)
+        with mock.patch.object(self, "pull", pull_once_done):
+            self.landed(torch.float32, staged=False)
+        self.assertEqual(done, [True, True])
 
     def test_every_way_into_vllms_blocks_brings_what_the_codes_stand_for(self):
         for dtype in torch.bfloat16, torch.float16, torch.float32:
@@ -631,6 +657,31 @@ class LandingTest(unittest.TestCase):
                         self.assertTrue(bool((blocks[untouched] == self.MARK).all()), f"layer {layer}")
                         self.assertEqual(sorted(id for its_layer, ids in packed for id in ids if its_layer == layer), [4, 5, 10, 14, 15])
 
+
+
+class DestinationTest(unittest.TestCase):
+    """Which memory a pull names, by where its tensors are."""
+
+    @staticmethod
+    def view(kind, index=None):
+        return types.SimpleNamespace(data_ptr=lambda: 4096, element_size=lambda: 2, shape=(4, 1, 16, 8), stride=lambda: (128, 128, 8, 1),
+                                     dtype=torch.bfloat16, device=types.SimpleNamespace(type=kind, index=index))
+
+    def memory(self, *views):
+        client = Client.__new__(Client)
+        client._lib, client._handle = mock.Mock(), None
+        client.pull(types.SimpleNamespace(num_tokens=16, _handle=None), [(view, view) for view in views], [0], timeout_s=1)
+        return client._lib.new.call_args.args[3]._obj.memory
+
+    def test_it_is_the_hosts_or_a_gpus(self):
+        self.assertEqual(self.memory(self.view("cpu")), 0)
+        self.assertEqual(self.memory(self.view("cuda", 0), self.view("cuda", 0)), 1)
+        self.assertEqual(self.memory(self.view("cuda", 5)), 6)
+
+    def test_of_several_or_of_one_that_is_not_known_nothing_is_pulled(self):
+        for views, complaint in ((self.view("cpu"), self.view("cuda", 0)), "several devices"), ((self.view("xpu", 0),), "destination in the memory of"):
+            with self.subTest(complaint), self.assertRaisesRegex(MillraceError, complaint):
+                self.memory(*views)
 
 
 class ManifestTest(unittest.TestCase):

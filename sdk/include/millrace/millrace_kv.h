@@ -46,7 +46,7 @@ extern "C" {
 
 /* The version of this header. The major number changes when callers must be recompiled. */
 #define MKV_VERSION_MAJOR 1
-#define MKV_VERSION_MINOR 6
+#define MKV_VERSION_MINOR 7
 
 /* The version of the library: major << 16 | minor. Do not go on if major is not
  * MKV_VERSION_MAJOR or minor is less than MKV_VERSION_MINOR. */
@@ -396,6 +396,9 @@ typedef struct mkv_pull_stats {
   double hot_seconds;
   /* Of `bytes`: copied from the ranks' memory by this process or its GPU. */
   int64_t bytes_same_host;
+  /* From version 1.7 on. Of `bytes_same_host`: read by the GPU that the destinations are in from a
+   * rank's device pool. */
+  int64_t bytes_device_pool;
 } mkv_pull_stats;
 
 MKV_API mkv_status mkv_pull_get_stats(const mkv_pull* pull, mkv_pull_stats* out);

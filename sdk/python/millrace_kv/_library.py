@@ -7,7 +7,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
 NAME = "libmillrace_kv.so"
-VERSION_MAJOR, VERSION_MINOR = 1, 6
+VERSION_MAJOR, VERSION_MINOR = 1, 7
 
 PENDING, OK, INVALID_ARGUMENT, UNSUPPORTED, NOT_FOUND, TOO_LARGE, EXHAUSTED, UNAVAILABLE = range(-1, 7)
 DEADLINE_EXCEEDED, CANCELLED, PEER_LOST, CORRUPT, IO, INTERNAL, DENIED = range(7, 14)
@@ -75,7 +75,7 @@ class PullStats(_Struct):
                 ("bytes_other", c_int64), ("seconds", c_double), ("waiting_seconds", c_double),
                 ("hot_pages_done", c_int64), ("hot_pages_total", c_int64), ("score_bytes", c_int64),
                 ("hot_layers_done", c_int32), ("reserved", c_int32), ("hot_seconds", c_double),
-                ("bytes_same_host", c_int64)]
+                ("bytes_same_host", c_int64), ("bytes_device_pool", c_int64)]
 
 
 _Handle = POINTER(c_void_p)

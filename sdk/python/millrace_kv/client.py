@@ -171,6 +171,15 @@ def _memory(view):
     return address, shape, tuple(strides), name
 
 
+def _memory_number(view):
+    """The mkv_memory of a tensor: the host's, or that of a CUDA device."""
+    device = getattr(view, "device", None)
+    kind = getattr(device, "type", "cpu")
+    if kind not in ("cpu", "cuda"):
+        raise MillraceError("unsupported", f"destination in the memory of {device}")
+    return 1 + (device.index or 0) if kind == "cuda" else 0
+
+
 def _destination(layer, k, v):
     address_k, shape, strides, dtype = _memory(k)
     address_v, shape_v, strides_v, dtype_v = _memory(v)
@@ -235,13 +244,16 @@ class Client(_Owner):
     def pull(self, manifest, layers, block_ids, *, timeout_s, first_layer=0, first_kv_head=0, first_token=0, num_tokens=None, feed=None,
              ask_again=False, priority=0, decode_float8=False):
         """Starts to pull into `layers`, a list of (K, V): views [blocks, kv heads, block tokens, head dim] of any strides, except that the
-        elements of a head are contiguous. Token `first_token` of the prompt goes to token 0 of block_ids[0]. With a feed, each layer is
+        elements of a head are contiguous; all in host memory, or all in that of one CUDA device. Token `first_token` of the prompt goes to token 0 of block_ids[0]. With a feed, each layer is
         pulled as soon as it is ready. A cache in float8_e4m3 is copied unchanged into views of torch.float8_e4m3fn; with `decode_float8` it
         is decoded into views of a wider type."""
         if num_tokens is None:
             num_tokens = manifest.num_tokens - first_token
         if not layers:
             raise MillraceError("invalid_argument", "no layers to pull into")
+        memories = {_memory_number(view) for halves in layers for view in halves}
+        if len(memories) > 1:
+            raise MillraceError("invalid_argument", "the layers are in the memory of several devices")
         places, shape, dtype = [], None, None
         for layer, (k, v) in enumerate(layers):
             place, its_shape, its_dtype = _destination(layer, k, v)
@@ -257,6 +269,6 @@ class Client(_Owner):
                               dtype=_DTYPE_NUMBERS[dtype], head_dim=shape[3], block_tokens=shape[2], first_token=first_token,
                               num_tokens=num_tokens, num_blocks=len(ids), block_ids=ids, layers=table, timeout_s=timeout_s,
                               priority=priority, ask_again=int(ask_again), feed=feed._handle if feed else None,
-                              decode_float8=int(decode_float8))
+                              memory=memories.pop(), decode_float8=int(decode_float8))
         handle = self._lib.new(self._lib.mkv_pull_start, self._handle, manifest._handle, byref(request))
         return Pull(self._lib, handle, (layers, feed, self))

@@ -2,9 +2,11 @@
 """The connector in a worker process of vLLM (one per tensor-parallel rank): pulls this rank's heads into vLLM's blocks.
 
 Each load runs on a thread: it follows the events of its prefill, pulls each layer as soon as it is ready, and is reported once. The library
-decodes a cache in 8-bit floats as it arrives, in vLLM's blocks or in staging memory."""
+decodes a cache in 8-bit floats as it arrives, in vLLM's blocks or in staging memory. It also brings pages to a GPU of NVIDIA: those in the device
+pool of a rank on this host from there, all others through pinned memory of its own."""
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -22,6 +24,17 @@ logger = init_logger("vllm.millrace_kv")
 _MAX_LOADS = 64
 # How soon a thread that waits for a layer notices a failure of the events or a cancellation, should the library not report it.
 _LOOK_S = 0.5
+
+
+# What carried a pull's bytes: names in the log, of fields of mkv_pull_stats. Of bytes_same_host, bytes_device_pool is a part.
+_WAYS = {"device pools": "bytes_device_pool", "host memory of this host": "bytes_host_pool", "TCP": "bytes_tcp", "shared memory": "bytes_shm",
+         "other transports": "bytes_other"}
+
+
+def bytes_by_way(stats):
+    """{way: bytes} of mkv_pull_stats, without what carried nothing."""
+    counts = {**stats, "bytes_host_pool": stats["bytes_same_host"] - stats["bytes_device_pool"]}
+    return {way: counts[field] for way, field in _WAYS.items() if counts[field]}
 
 
 class _LoadState:
@@ -71,7 +84,8 @@ class Layers:
         self.kernel_tokens = caches[0].shape[2]
         self._ratio = block_tokens // self.kernel_tokens
         self.on_cpu = caches[0].device.type == "cpu"
-        self.staged = not self.on_cpu  # whether pulls go through staging memory
+        # Whether pulls go through staging memory of this module, because the library knows no such device.
+        self.staged = not self.on_cpu and (caches[0].device.type != "cuda" or torch.version.cuda is None)
 
     def __len__(self):
         return len(self._caches)
@@ -101,6 +115,10 @@ class Layers:
         index = torch.tensor(ids, dtype=torch.int64, pin_memory=not self.on_cpu).to(cache.device, non_blocking=True)
         cache.index_copy_(0, index, staged[:len(ids)].to(cache.device, non_blocking=True))
 
+    def mark(self):
+        """An event after everything that vLLM's stream still does to the blocks. Who waits for it sleeps."""
+        return torch.cuda.current_stream(self.device).record_event(torch.cuda.Event(blocking=True))
+
     @property
     def block_bytes(self):
         cache = self._caches[0]
@@ -129,6 +147,7 @@ class WorkerSide:
         self._bad_blocks = set()
         self._failures = {}
         self._layers = None
+        self._ways_told = set()  # sets of ways that the log has named
 
     def register(self, kv_caches):
         from vllm.model_executor.models.utils import extract_layer_index
@@ -139,7 +158,7 @@ class WorkerSide:
 
     def start(self, metadata):
         for load in metadata.loads:
-            state = _LoadState(None if self._layers.on_cpu else torch.cuda.current_stream(self._layers.device).record_event())
+            state = _LoadState(None if self._layers.on_cpu else self._layers.mark())
             with self._lock:
                 self._running[load.request_id] = state
             self._threads.submit(self._run, load, state)
@@ -175,14 +194,16 @@ class WorkerSide:
     def _run(self, load, state):
         failure = None
         began_ns = time.time_ns()
+        attributes = {"millrace.num_tokens": load.num_tokens}
         try:
-            self._load(load, state)
+            stats = self._load(load, state)
+            attributes.update({f"millrace.{field}": count for field, count in stats.items() if field.startswith("bytes_") and count})
         except MillraceError as why:
             failure = why.code, str(why)
         except Exception as why:  # a bug or a lack of memory: vLLM has to learn of it too
             failure = "internal", f"{type(why).__name__}: {why}"
             logger.exception("pull of request %s", load.request_id)
-        record_pull(load.trace_headers, began_ns, time.time_ns(), {"millrace.num_tokens": load.num_tokens}, failure and failure[0])
+        record_pull(load.trace_headers, began_ns, time.time_ns(), attributes, failure and failure[0])
         # vLLM asks for finished loads before it asks for bad blocks, so both are set together.
         with self._lock:
             del self._running[load.request_id]
@@ -204,7 +225,15 @@ class WorkerSide:
             stats = pull(manifest, load, ids, events, state, deadline)
         finally:
             events.close()
-        logger.debug("request %s: pulled %d bytes in %.3f s", load.request_id, *stats)
+        ways = bytes_by_way(stats)
+        text = ", ".join(f"{count} from {way}" for way, count in ways.items())
+        logger.debug("request %s: pulled %d bytes in %.3f s: %s", load.request_id, stats["bytes"], stats["seconds"], text)
+        with self._lock:
+            told = frozenset(ways) in self._ways_told
+            self._ways_told.add(frozenset(ways))
+        if not told:
+            logger.info("bytes of the KV cache of request %s: %s (such a mixture is logged once)", load.request_id, text)
+        return stats
 
     def _start(self, manifest, destinations, ids, events, state, deadline, **range_):
         left = max(deadline - time.monotonic(), 0.001)
@@ -224,14 +253,16 @@ class WorkerSide:
                 raise
 
     def _pull_in_place(self, manifest, load, ids, events, state, deadline):
+        """Pulls straight into vLLM's blocks. The library's copies to a GPU are not ordered with vLLM's work, which must be done with them."""
+        if state.blocks_free is not None:
+            state.blocks_free.synchronize()
         pull = self._start(manifest, self._layers.views(), ids, events, state, deadline, first_token=load.first_token, num_tokens=load.num_tokens)
         try:
             for layer in range(len(self._layers)):
                 self._wait_layer(pull, layer, state, events)
                 self._layers.pack(layer, ids)
             pull.wait(self._options.pull_timeout_s)
-            stats = pull.stats()
-            return stats["bytes"], stats["seconds"]
+            return pull.stats()
         finally:
             state.remove(pull)
             pull.close()
@@ -245,7 +276,7 @@ class WorkerSide:
         if stream is not None:
             stream.wait_event(state.blocks_free)
         free = [self._layers.staging(blocks) for _ in range(min(2, len(pieces)))]
-        under_way, num_bytes = [], 0
+        under_way, counts = [], Counter()
         try:
             while pieces or under_way:
                 while pieces and free:
@@ -258,7 +289,7 @@ class WorkerSide:
                     under_way.append((pull, layer, staged, its_ids))
                 pull, layer, staged, its_ids = under_way[0]
                 self._wait_layer(pull, layer, state, events)
-                num_bytes += pull.stats()["bytes"]
+                counts.update({field: count for field, count in pull.stats().items() if field.startswith("bytes")})
                 if stream is None:
                     self._layers.scatter(layer, staged, its_ids)
                     self._layers.pack(layer, its_ids)
@@ -270,7 +301,8 @@ class WorkerSide:
                 state.remove(pull)
                 pull.close()
                 free.append(staged)
-            return num_bytes, time.monotonic() - began
+            counts["seconds"] = time.monotonic() - began
+            return counts
         finally:
             for pull, *_ in under_way:
                 state.remove(pull)

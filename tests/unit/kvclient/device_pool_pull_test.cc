@@ -11,6 +11,8 @@
 #include "comm/local/local_transport.h"
 #include "comm/memfd/memfd_connection.h"
 #include "common/system/shared_memory.h"
+#include "common/units.h"
+#include "kvclient/c/handles.h"
 #include "kvclient/pull_client.h"
 #include "kvclient/ranks/page_call.h"
 #include "tests/unit/kvclient/fake_copier.h"
@@ -59,6 +61,10 @@ class DevicePoolPullTest : public ::testing::Test {
   PullStats second_pull(PullClient& client, const StoredRanks& ranks) {
     pull(client, ranks.manifest());
     return pull(client, ranks.manifest());
+  }
+  int64_t pages_of_all_heads() const {
+    const auto& layout = cache_.manifest().layout;
+    return layout.num_layers * layout.num_kv_heads * ceil_div(cache_.manifest().num_tokens, 64);
   }
   PullClient client(int threads = 1) {
     return PullClient(transport_,
@@ -135,6 +141,59 @@ TEST_F(DevicePoolPullTest, PagesInOrderOfCriticalityComeFromThereToo) {
   ASSERT_TRUE(pull->wait(ample())->ok());
   EXPECT_EQ(cache.difference(), "");
   EXPECT_EQ(pull->stats().bytes_by_transport.at("device-pool"), pull->stats().bytes);
+}
+
+// Decode ranks of any number, each with its own client, behind ranks of tp 2 x cp 2.
+TEST_F(DevicePoolPullTest, EachRankOfADecodeNodePullsItsHeadsFromEveryPool) {
+  StoredRanks ranks(transport_, cache_, options(1000));
+  const int32_t num_heads = cache_.manifest().layout.num_kv_heads;
+  ASSERT_EQ(ranks.num_ranks(), 4u);
+  for (const int32_t num_readers : {1, 2, 4}) {
+    int64_t num_pages = 0;
+    for (int32_t reader = 0; reader < num_readers; ++reader) {
+      SCOPED_TRACE(fmt::format("rank {} of {}", reader, num_readers));
+      auto client = this->client(2);
+      auto shape = whole(cache_, Layout::kHndKvSideBySide, 16);
+      shape.num_kv_heads = num_heads / num_readers;
+      shape.first_kv_head = reader * shape.num_kv_heads;
+      PullStats stats;
+      for (int turn = 0; turn < 2; ++turn) {
+        PagedCache cache(cache_, shape);
+        auto request = cache.request();
+        request.device = 3;
+        const auto pull = *client.start(ranks.manifest(), std::move(request));
+        ASSERT_TRUE(pull->wait(ample())->ok());
+        EXPECT_EQ(cache.difference(), "");
+        stats = pull->stats();
+      }
+      EXPECT_EQ(stats.bytes_by_transport["device-pool"], stats.bytes);
+      num_pages += stats.pages_by_tier[Tier::kDevice];
+    }
+    EXPECT_EQ(num_pages, pages_of_all_heads());
+  }
+}
+
+TEST_F(DevicePoolPullTest, TheCInterfaceCountsTheirBytesAmongThoseOfTheHost) {
+  StoredRanks ranks(transport_, cache_, options(5));
+  auto client = this->client();
+  pull(client, ranks.manifest());
+  PagedCache cache(cache_, whole(cache_));
+  auto request = cache.request();
+  request.device = 3;
+  mkv_pull pull{*client.start(ranks.manifest(), std::move(request))};
+  ASSERT_EQ(mkv_pull_wait(&pull, 60), MKV_OK);
+  mkv_pull_stats stats{.struct_bytes = sizeof(mkv_pull_stats)};
+  ASSERT_EQ(mkv_pull_get_stats(&pull, &stats), MKV_OK);
+  EXPECT_EQ(stats.bytes_device_pool, stats.pages_device * ranks.manifest().page_bytes());
+  EXPECT_EQ(stats.bytes_same_host, stats.bytes);
+  EXPECT_GT(stats.bytes_device_pool, 0);
+  EXPECT_LT(stats.bytes_device_pool, stats.bytes);
+  // A caller that was built with an earlier version.
+  mkv_pull_stats earlier{.struct_bytes = offsetof(mkv_pull_stats, bytes_device_pool),
+                         .bytes_device_pool = -1};
+  ASSERT_EQ(mkv_pull_get_stats(&pull, &earlier), MKV_OK);
+  EXPECT_EQ(earlier.bytes_same_host, stats.bytes_same_host);
+  EXPECT_EQ(earlier.bytes_device_pool, -1);
 }
 
 // As if the slot had been given to another page between the answer and the copy.
