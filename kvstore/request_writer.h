@@ -13,6 +13,7 @@
 #include "common/result.h"
 #include "kvstore/pages/cache_log.h"
 #include "kvstore/pages/page.h"
+#include "kvstore/tiers/device_halves.h"
 
 namespace millrace::kvstore {
 
@@ -42,11 +43,18 @@ class RequestWriter {
   // complete pages. That lease has no end until seal() gives it one; abort() ends it.
   virtual Result<void> open(const std::string& request_id, const std::string& lease_id) = 0;
   // Writes pages of one layer and kv head, by ascending number. `kv`: geometry.page_bytes() for
-  // each, one after the other; copied. Each page of the request is written exactly once. After an
-  // error, the pages that could not be copied, which may be all of them, are still to be written.
+  // each, one after the other; copied. `on_device`: where the same pages lie in the memory of the
+  // rank's device, if they do; those that get a slot there are copied on the device. Each page of
+  // the request is written exactly once. After an error, the pages that could not be copied, which
+  // may be all of them, are still to be written.
   virtual Result<void> write_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
                                    std::span<const int64_t> pages, std::span<const std::byte> kv,
-                                   const PageDigest& digests) = 0;
+                                   const PageDigest& digests, const DeviceHalves& on_device) = 0;
+  Result<void> write_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
+                           std::span<const int64_t> pages, std::span<const std::byte> kv,
+                           const PageDigest& digests) {
+    return write_pages(request_id, layer, kv_head, pages, kv, digests, {});
+  }
   Result<void> write_page(const std::string& request_id, const PageKey& key,
                           std::span<const std::byte> kv, const PageDigest& digest) {
     return write_pages(request_id, key.layer, key.kv_head, std::span(&key.page, 1), kv, digest);

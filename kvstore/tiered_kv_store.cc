@@ -147,7 +147,8 @@ Result<void> TieredKvStore::open(const std::string& request_id, const std::strin
 // request.
 Result<void> TieredKvStore::write_pages(const std::string& request_id, int32_t layer,
                                         int32_t kv_head, std::span<const int64_t> pages,
-                                        std::span<const std::byte> kv, const PageDigest& digests) {
+                                        std::span<const std::byte> kv, const PageDigest& digests,
+                                        const DeviceHalves& on_device) {
   MR_RETURN_IF_ERROR(check_pages(request_id, std::ssize(pages), kv, digests, geometry_));
   MR_ASSIGN_OR_RETURN(auto writes, start_writes(request_id, layer, kv_head, pages));
   std::vector<PageSlots> slots;
@@ -164,7 +165,7 @@ Result<void> TieredKvStore::write_pages(const std::string& request_id, int32_t l
     slots.push_back(page.slots);
   }
   std::vector<uint8_t> failed(pages.size());
-  auto all_copied = io_.write_many(slots, kv, failed);
+  auto all_copied = io_.write_many(slots, kv, on_device, failed);
   for (size_t i = 0; i < pages.size(); ++i) writes.pages[i].copied = failed[i] == 0;
   finish_writes(writes);
   return all_copied;

@@ -44,9 +44,10 @@ class TieredKvStore final : public KvStore {
                              std::span<const int64_t> pages,
                              std::span<const CachedPage> prefix) override;
   Result<void> open(const std::string& request_id, const std::string& lease_id) override;
+  using KvStore::write_pages;
   Result<void> write_pages(const std::string& request_id, int32_t layer, int32_t kv_head,
                            std::span<const int64_t> pages, std::span<const std::byte> kv,
-                           const PageDigest& digests) override;
+                           const PageDigest& digests, const DeviceHalves& on_device) override;
   Result<void> set_prefix_scores(const std::string& request_id,
                                  std::span<const float> scores) override;
   Result<std::unique_ptr<HeldPrefix>> hold_prefix(const std::string& request_id) override;

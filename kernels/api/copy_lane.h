@@ -19,6 +19,7 @@
 #include "common/result.h"
 #include "kernels/api/copy_rows.h"
 #include "kernels/api/gather_pages.h"
+#include "kernels/api/scatter_pages.h"
 
 namespace millrace::kernels {
 
@@ -37,6 +38,8 @@ class CopyLane {
   virtual bool reaches(std::span<const std::byte> bytes) const = 0;
   // In the lane's order, straight from where the pages are. The previous gather must have completed.
   virtual void gather_pages(const GatherPagesParams& params) = 0;
+  // In the lane's order, from rows in memory of the device to pages there.
+  virtual void scatter_pages(const ScatterPagesParams& params) = 0;
   virtual Result<void> synchronize(Deadline deadline) = 0;
   // After synchronize(): a page of the last gather that does not match its checksum, if there is one.
   virtual std::optional<int64_t> damaged_page() const = 0;
@@ -51,6 +54,7 @@ class HostCopyLane final : public CopyLane {
   void gather_pages(const GatherPagesParams& params) override {
     damaged_page_ = gather_host_pages(params);
   }
+  void scatter_pages(const ScatterPagesParams& params) override { scatter_host_pages(params); }
   Result<void> synchronize(Deadline) override { return {}; }
   std::optional<int64_t> damaged_page() const override { return damaged_page_; }
 

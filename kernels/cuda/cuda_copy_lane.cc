@@ -6,6 +6,7 @@
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/copy_rows_async.h"
 #include "kernels/cuda/sm90/rows/gather_pages.h"
+#include "kernels/cuda/sm90/rows/scatter_pages.h"
 
 namespace millrace::kernels::cuda {
 
@@ -50,6 +51,11 @@ void CudaCopyLane::gather_pages(const GatherPagesParams& params) {
   cuda::gather_pages(params, damaged_, gathers_);
   MR_CUDA_CHECK(cudaEventRecord(reached_, gathers_));
   MR_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), reached_, 0));
+}
+
+void CudaCopyLane::scatter_pages(const ScatterPagesParams& params) {
+  MR_CUDA_CHECK(cudaSetDevice(device_));
+  cuda::scatter_pages(params, stream_.get());
 }
 
 std::optional<int64_t> CudaCopyLane::damaged_page() const {

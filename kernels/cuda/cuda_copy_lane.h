@@ -24,6 +24,7 @@ class CudaCopyLane final : public CopyLane {
   void copy_rows(const CopyRowsParams& params) override;
   bool reaches(std::span<const std::byte> bytes) const override { return locked_.contains(bytes); }
   void gather_pages(const GatherPagesParams& params) override;
+  void scatter_pages(const ScatterPagesParams& params) override;
   Result<void> synchronize(Deadline deadline) override;
   std::optional<int64_t> damaged_page() const override;
 

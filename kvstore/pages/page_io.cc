@@ -22,7 +22,7 @@ Result<void> PageIo::write(const PageSlots& slots, std::span<const std::byte> by
 }
 
 Result<void> PageIo::write_many(std::span<const PageSlots> slots, std::span<const std::byte> bytes,
-                                std::span<uint8_t> failed) {
+                                const DeviceHalves& on_device, std::span<uint8_t> failed) {
   const auto page_bytes = static_cast<size_t>(page_bytes_);
   std::vector<int64_t> run;
   Result<void> all;
@@ -34,8 +34,15 @@ Result<void> PageIo::write_many(std::span<const PageSlots> slots, std::span<cons
         run.push_back(slots[i][tier]);
       }
       if (run.empty()) continue;
-      const auto of_run = bytes.subspan(first * page_bytes, run.size() * page_bytes);
-      auto copied = memory(tier).write_many(run, of_run, failed.subspan(first, run.size()));
+      const auto run_failed = failed.subspan(first, run.size());
+      const bool by_device =
+          tier == Tier::kDevice && on_device.any() && memory(tier).writes_on_device();
+      auto copied =
+          by_device
+              ? memory(tier).write_on_device(
+                    run, on_device.after(static_cast<int64_t>(first * page_bytes / 2)), run_failed)
+              : memory(tier).write_many(
+                    run, bytes.subspan(first * page_bytes, run.size() * page_bytes), run_failed);
       if (!copied.ok() && all.ok()) all = std::move(copied);
     }
   }

@@ -31,10 +31,11 @@ class PageIo {
 
   // Writes into every slot named.
   Result<void> write(const PageSlots& slots, std::span<const std::byte> bytes);
-  // Writes several pages, one after the other in `bytes`, each into its slots. Returns the first
-  // error; failed[i] is 1 for pages that are not written.
+  // Writes several pages, one after the other in `bytes`, each into its slots; into those of a
+  // device from `on_device`, where they lie there. Returns the first error; failed[i] is 1 for
+  // pages that are not written.
   Result<void> write_many(std::span<const PageSlots> slots, std::span<const std::byte> bytes,
-                          std::span<uint8_t> failed);
+                          const DeviceHalves& on_device, std::span<uint8_t> failed);
   // The page in place; empty if its tier must be read.
   std::span<const std::byte> address(Tier tier, int32_t slot) const;
   const std::byte* device_address(Tier tier, int32_t slot) const {

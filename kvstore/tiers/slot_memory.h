@@ -15,6 +15,7 @@
 #include "common/result.h"
 #include "common/system/prefault.h"
 #include "common/system/shared_memory.h"
+#include "kvstore/tiers/device_halves.h"
 
 namespace millrace::kvstore {
 
@@ -49,6 +50,13 @@ class SlotMemory {
     }
     return all;
   }
+  // The same by the slots' device, for slots that the host cannot address. `from.any()`.
+  virtual Result<void> write_on_device(std::span<const int64_t> /*slots*/,
+                                       const DeviceHalves& /*from*/,
+                                       std::span<uint8_t> /*failed*/) {
+    return Error(Errc::kUnsupported, "slots of no device");
+  }
+  virtual bool writes_on_device() const { return false; }
   virtual Result<void> read(int64_t slot, std::span<std::byte> bytes) const = 0;
 
   // The slot in place, one slot long; empty if it cannot be addressed and must be read().

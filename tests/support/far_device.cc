@@ -77,6 +77,23 @@ class FarDevice::Lane final : public kernels::CopyLane {
       damaged_page_ = kernels::gather_host_pages(to);
     });
   }
+  void scatter_pages(const kernels::ScatterPagesParams& params) override {
+    const auto check_own = [&](const void* from, int64_t bytes) {
+      const auto* at = static_cast<const std::byte*>(from);
+      MR_CHECK(at >= device_.memory_ && at + bytes <= device_.memory_ + device_.used_bytes_,
+               "{} bytes out of reach", bytes);
+    };
+    const auto count = std::ssize(params.pages);
+    check_own(params.k, count * params.page_bytes / 2);
+    check_own(params.v, count * params.page_bytes / 2);
+    for (const std::byte* page : params.pages) check_own(page, params.page_bytes);
+    device_.num_scattered_ += count;
+    std::vector<std::byte*> pages(params.pages.begin(), params.pages.end());
+    copy([pages = std::move(pages), from = params]() mutable {
+      from.pages = pages;
+      kernels::scatter_host_pages(from);
+    });
+  }
   std::optional<int64_t> damaged_page() const override { return damaged_page_; }
   Result<void> synchronize(Deadline) override {
     const std::lock_guard lock(device_.mutex_);

@@ -57,6 +57,8 @@ class FarDevice final : public kernels::Device {
   void refuse_locks(bool refuse) { refuses_locks_ = refuse; }
   // Pages that lanes have gathered.
   int64_t num_gathered() const { return num_gathered_; }
+  // Pages that lanes have scattered.
+  int64_t num_scattered() const { return num_scattered_; }
   // Lets the held copies end after all, in their order.
   void release_lanes();
 
@@ -198,6 +200,7 @@ class FarDevice final : public kernels::Device {
   AddressRanges locked_;
   std::atomic<bool> refuses_locks_ = false;
   std::atomic<int64_t> num_gathered_ = 0;
+  std::atomic<int64_t> num_scattered_ = 0;
 };
 
 }  // namespace millrace::test

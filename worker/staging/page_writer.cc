@@ -116,20 +116,36 @@ Result<void> PageWriter::read_chunk(const PageChunk& chunk, Workspace& workspace
   return workspace.lane->synchronize(Deadline::after(kCopyTimeout));
 }
 
+// Not from the device: a last page that is short, which is filled up on the host only.
 Result<void> PageWriter::write_chunk(const PageChunk& chunk, const Workspace& workspace) {
-  const auto num_bytes = static_cast<size_t>(chunk.count * geometry_.page_bytes());
+  const int64_t half_bytes = geometry_.page_bytes() / 2;
+  const int64_t row_bytes = half_bytes / geometry_.page_tokens;
+  const int64_t begin = chunk.head * layer_.kv.head_rows() * row_bytes + chunk.first * half_bytes;
+  const kvstore::DeviceHalves rows{.k = static_cast<const std::byte*>(layer_.kv.k) + begin,
+                                   .v = static_cast<const std::byte*>(layer_.kv.v) + begin};
+  const int64_t num_whole =
+      std::min(chunk.count, layer_.kv.num_rows / geometry_.page_tokens - chunk.first);
+  if (num_whole > 0) MR_RETURN_IF_ERROR(write_part(chunk, 0, num_whole, rows, workspace));
+  if (num_whole == chunk.count) return {};
+  return write_part(chunk, num_whole, chunk.count - num_whole, {}, workspace);
+}
+
+Result<void> PageWriter::write_part(const PageChunk& chunk, int64_t first, int64_t count,
+                                    const kvstore::DeviceHalves& from, const Workspace& workspace) {
+  const int64_t page_bytes = geometry_.page_bytes();
+  const auto num_bytes = static_cast<size_t>(count * page_bytes);
   const auto digests = [&](int64_t kind) {
-    const int64_t count = chunk.count * geometry_.head_dim;
-    return std::span(workspace.digests.as<const float>() + kind * count,
-                     static_cast<size_t>(count));
+    return std::span(
+        workspace.digests.as<const float>() + (kind * chunk.count + first) * geometry_.head_dim,
+        static_cast<size_t>(count * geometry_.head_dim));
   };
   const auto pages =
       std::span(layer_.pages)
-          .subspan(static_cast<size_t>(chunk.first), static_cast<size_t>(chunk.count));
-  MR_RETURN_IF_ERROR(
-      store_.write_pages(layer_.request_id, layer_.layer, geometry_.first_kv_head + chunk.head,
-                         pages, {workspace.pages.as<const std::byte>(), num_bytes},
-                         {.min = digests(0), .max = digests(1), .radius = digests(2)}));
+          .subspan(static_cast<size_t>(chunk.first + first), static_cast<size_t>(count));
+  MR_RETURN_IF_ERROR(store_.write_pages(
+      layer_.request_id, layer_.layer, geometry_.first_kv_head + chunk.head, pages,
+      {workspace.pages.as<const std::byte>() + first * page_bytes, num_bytes},
+      {.min = digests(0), .max = digests(1), .radius = digests(2)}, from));
   bytes_written_ += static_cast<int64_t>(num_bytes);
   return {};
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings the pages of a layer from device memory into the KV store, on threads of its own, so that
 // the device goes on with the next layer. Each thread takes a few pages at a time: it copies them
-// to the host, page by page K then V, and writes them to the store. Copy lanes and page-locked
+// to the host, page by page K then V, and writes them to the store. Whole pages that get a slot on
+// the device are copied there from the layer. Copy lanes and page-locked
 // memory take longer to make than layers of a short prompt take to compute, so a writer serves one
 // request after another.
 #pragma once
@@ -74,6 +75,10 @@ class PageWriter {
   void read_half(const PageChunk& chunk, const void* rows, std::byte* pages,
                  Workspace& workspace) const;
   Result<void> write_chunk(const PageChunk& chunk, const Workspace& workspace);
+  // Writes pages [first, first + count) of the chunk; those that get a slot on the device come
+  // `from` there.
+  Result<void> write_part(const PageChunk& chunk, int64_t first, int64_t count,
+                          const kvstore::DeviceHalves& from, const Workspace& workspace);
 
   kvstore::RequestWriter& store_;
   kvstore::KvGeometry geometry_;

@@ -97,14 +97,13 @@ Result<void> DeviceTier::write(int64_t slot, std::span<const std::byte> bytes) {
   return copy(lane, at(slot), lane.staging.as<void>(), std::ssize(bytes));
 }
 
-Result<void> DeviceTier::write_many(std::span<const int64_t> slots,
-                                    std::span<const std::byte> bytes, std::span<uint8_t> failed) {
-  const auto slot_bytes = static_cast<size_t>(slot_bytes_);
+template <typename Write>
+Result<void> DeviceTier::write_parts(std::span<const int64_t> slots, std::span<uint8_t> failed,
+                                     int64_t most, const Write& write) {
   Result<void> all;
-  for (size_t first = 0; first < slots.size(); first += kBatchSlots) {
-    const size_t count = std::min<size_t>(kBatchSlots, slots.size() - first);
-    auto written = write_batch(slots.subspan(first, count),
-                               bytes.subspan(first * slot_bytes, count * slot_bytes));
+  for (size_t first = 0; first < slots.size(); first += static_cast<size_t>(most)) {
+    const size_t count = std::min(static_cast<size_t>(most), slots.size() - first);
+    auto written = write(slots.subspan(first, count), static_cast<int64_t>(first));
     if (written.ok()) continue;
     std::ranges::fill(failed.subspan(first, count), uint8_t{1});
     if (all.ok()) all = std::move(written);
@@ -112,8 +111,43 @@ Result<void> DeviceTier::write_many(std::span<const int64_t> slots,
   return all;
 }
 
-Result<void> DeviceTier::write_batch(std::span<const int64_t> slots,
-                                     std::span<const std::byte> bytes) {
+Result<void> DeviceTier::write_many(std::span<const int64_t> slots,
+                                    std::span<const std::byte> bytes, std::span<uint8_t> failed) {
+  return write_parts(slots, failed, kBatchSlots, [&](auto part, int64_t first) {
+    return write_batch(part, [&](Lane& batch) {
+      auto* const staging = batch.staging.template as<std::byte>();
+      std::memcpy(staging, bytes.data() + first * slot_bytes_,
+                  part.size() * static_cast<size_t>(slot_bytes_));
+      // One copy for each run of consecutive slots.
+      for (size_t at = 0, end = 0; at < part.size(); at = end) {
+        for (end = at + 1; end < part.size() && part[end] == part[end - 1] + 1;) ++end;
+        batch.lane->copy_rows({.destination = this->at(part[at]),
+                               .source = staging + static_cast<int64_t>(at) * slot_bytes_,
+                               .row_bytes = static_cast<int64_t>(end - at) * slot_bytes_,
+                               .num_rows = 1});
+      }
+    });
+  });
+}
+
+Result<void> DeviceTier::write_on_device(std::span<const int64_t> slots,
+                                         const kvstore::DeviceHalves& from,
+                                         std::span<uint8_t> failed) {
+  return write_parts(slots, failed, kernels::kMaxScatteredPages, [&](auto part, int64_t first) {
+    const auto halves = from.after(first * slot_bytes_ / 2);
+    return write_batch(part, [&](Lane& batch) {
+      std::array<std::byte*, kernels::kMaxScatteredPages> pages;
+      std::ranges::transform(part, pages.begin(), [&](int64_t slot) { return at(slot); });
+      batch.lane->scatter_pages({.pages = std::span(pages).first(part.size()),
+                                 .page_bytes = slot_bytes_,
+                                 .k = halves.k,
+                                 .v = halves.v});
+    });
+  });
+}
+
+template <typename Copies>
+Result<void> DeviceTier::write_batch(std::span<const int64_t> slots, const Copies& copies) {
   for (const int64_t slot : slots) {
     Lane& lane = lane_of(slot);
     const std::lock_guard lock(lane.mutex);
@@ -124,18 +158,7 @@ Result<void> DeviceTier::write_batch(std::span<const int64_t> slots,
   {
     const std::lock_guard lock(batch.mutex);
     MR_RETURN_IF_ERROR(check_usable(batch, slots.front()));
-    auto* const staging = batch.staging.as<std::byte>();
-    std::memcpy(staging, bytes.data(), bytes.size());
-    written = finish(batch, [&] {
-      // One copy for each run of consecutive slots.
-      for (size_t first = 0, end = 0; first < slots.size(); first = end) {
-        for (end = first + 1; end < slots.size() && slots[end] == slots[end - 1] + 1;) ++end;
-        batch.lane->copy_rows({.destination = at(slots[first]),
-                               .source = staging + static_cast<int64_t>(first) * slot_bytes_,
-                               .row_bytes = static_cast<int64_t>(end - first) * slot_bytes_,
-                               .num_rows = 1});
-      }
-    });
+    written = finish(batch, [&] { copies(batch); });
   }
   if (written.ok()) return written;
   // A copy that has not ended may still write to any of the slots.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device tier of the KV store, in a GPU's memory. The host cannot read a slot, so the store's
 // pages come and go through copies in host memory. The device's own operations can read a slot
-// (PageReader).
+// (PageReader), and pages that lie in its memory already are copied to slots there.
 #pragma once
 
 #include <array>
@@ -30,6 +30,9 @@ class DeviceTier final : public kvstore::SlotMemory {
   Result<void> write(int64_t slot, std::span<const std::byte> bytes) override;
   Result<void> write_many(std::span<const int64_t> slots, std::span<const std::byte> bytes,
                           std::span<uint8_t> failed) override;
+  bool writes_on_device() const override { return true; }
+  Result<void> write_on_device(std::span<const int64_t> slots, const kvstore::DeviceHalves& from,
+                               std::span<uint8_t> failed) override;
   Result<void> read(int64_t slot, std::span<std::byte> bytes) const override;
   std::span<const std::byte> address(int64_t) const override { return {}; }
   const std::byte* device_address(int64_t slot) const override {
@@ -65,7 +68,13 @@ class DeviceTier final : public kvstore::SlotMemory {
   // Calls `copies`, which gives the lane its copies, and waits for them.
   template <typename Copies>
   static Result<void> finish(Lane& lane, const Copies& copies);
-  Result<void> write_batch(std::span<const int64_t> slots, std::span<const std::byte> bytes);
+  // Calls `write` with parts of at most `most` slots, and the number of each part's first one.
+  template <typename Write>
+  static Result<void> write_parts(std::span<const int64_t> slots, std::span<uint8_t> failed,
+                                  int64_t most, const Write& write);
+  // Calls `copies` with a batch lane, which it gives copies to these slots, and waits for them.
+  template <typename Copies>
+  Result<void> write_batch(std::span<const int64_t> slots, const Copies& copies);
 
   int64_t num_slots_;
   int64_t slot_bytes_;

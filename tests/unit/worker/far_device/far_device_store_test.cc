@@ -158,6 +158,19 @@ TEST_F(FarDeviceStore, HoldsTheSamePagesDigestsAndScores) {
   EXPECT_TRUE(near == stored_pages("dense", {1, 1}, Memory::kFarLate));
 }
 
+TEST_F(FarDeviceStore, TakesWholePagesOfTheDevicePoolFromTheLayerOnTheDevice) {
+  on_one_rank(Memory::kFarLate, [&](DeviceRank& rank) {
+    const RankStore of_rank(rank, Memory::kFarLate, Tiers::kDeviceAndHost);
+    const auto plan = dense_plan(rank);
+    must(rank.engine.prefill({.token_ids = token_ids(), .plan = &plan, .sink = of_rank.sink.get()},
+                             kTimeout));
+    // The first two layers fill the pool: of 4 heads each, 11 pages of 64 tokens and one of 11
+    // tokens, which is filled up with zeros on the host.
+    EXPECT_GE(rank.far_device().num_scattered(), 2 * 4 * 11);
+    EXPECT_EQ(of_rank.store->stats().tiers[Tier::kDevice].slots_used, 2 * 4 * 12);
+  });
+}
+
 TEST_F(FarDeviceStore, OfEachRankOfAGridHoldsTheSamePagesDigestsAndScores) {
   for (const engine::GridShape shape : {engine::GridShape{1, 2}, {2, 2}, {1, 4}}) {
     for (const std::string plan : {"vertical-slash:64,128", "adaptive:0.6"}) {

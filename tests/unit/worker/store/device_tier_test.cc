@@ -85,6 +85,73 @@ TEST_F(DeviceTierTest, AnyNumberOfPagesIsWrittenAtOnce) {
   }
 }
 
+// Pages of K and V apart from each other in the device's memory.
+class DeviceTierRowsTest : public DeviceTierTest {
+ protected:
+  // Page i has K of i + 1 and V of i + 101.
+  kvstore::DeviceHalves rows(int64_t num_pages) {
+    std::vector<std::byte> k, v;
+    for (int64_t i = 0; i < num_pages; ++i) {
+      k.insert(k.end(), kSlotBytes / 2, static_cast<std::byte>(i + 1));
+      v.insert(v.end(), kSlotBytes / 2, static_cast<std::byte>(i + 101));
+    }
+    for (const auto& half : {k, v}) {
+      buffers_.push_back(*device_.allocate(std::ssize(half)));
+      device_.copy(buffers_.back().data(), half.data(), std::ssize(half));
+    }
+    MR_CHECK(device_.synchronize(Deadline::after(std::chrono::seconds(60))).ok(), "not copied");
+    return {.k = buffers_[0].as<std::byte>(), .v = buffers_[1].as<std::byte>()};
+  }
+  static std::vector<std::byte> page_of_row(int64_t i) {
+    auto bytes = page(static_cast<int>(i + 1));
+    std::fill(bytes.begin() + kSlotBytes / 2, bytes.end(), static_cast<std::byte>(i + 101));
+    return bytes;
+  }
+
+  std::vector<kernels::DeviceBuffer> buffers_;
+};
+
+TEST_F(DeviceTierRowsTest, GoToTheirSlotsWithoutTheHost) {
+  for (int slot = 0; slot < kSlots; ++slot) ASSERT_TRUE(write(slot, 200).ok());
+  const std::vector<int64_t> slots{3, 4, 0, 15};
+  std::vector<uint8_t> failed(slots.size());
+  ASSERT_TRUE(tier_->write_on_device(slots, rows(std::ssize(slots)), failed).ok());
+  EXPECT_EQ(device_.num_scattered(), std::ssize(slots));
+  EXPECT_EQ(std::ranges::count(failed, 1), 0);
+  for (int64_t slot = 0; slot < kSlots; ++slot) {
+    const auto at = std::ranges::find(slots, slot);
+    auto found = page(0xee);
+    ASSERT_TRUE(tier_->read(slot, found).ok());
+    EXPECT_EQ(found, at == slots.end() ? page(200) : page_of_row(at - slots.begin())) << slot;
+  }
+}
+
+// More than one launch.
+TEST_F(DeviceTierRowsTest, MayBeAnyNumber) {
+  constexpr int64_t kMany = 1100;
+  const auto tier = *DeviceTier::create(device_, kMany, kSlotBytes);
+  std::vector<int64_t> slots;
+  for (int64_t slot = kMany - 1; slot >= 0; --slot) slots.push_back(slot);
+  std::vector<uint8_t> failed(slots.size());
+  ASSERT_TRUE(tier->write_on_device(slots, rows(kMany), failed).ok());
+  for (int64_t i = 0; i < kMany; ++i) {
+    auto found = page(0xee);
+    ASSERT_TRUE(tier->read(slots[static_cast<size_t>(i)], found).ok());
+    EXPECT_EQ(found, page_of_row(i)) << i;
+  }
+}
+
+TEST_F(DeviceTierRowsTest, ThatDidNotArriveInTimeGiveTheirSlotsUp) {
+  const auto from = rows(2);
+  device_.hold_lanes();
+  const std::vector<int64_t> slots{2, 3};
+  std::vector<uint8_t> failed(slots.size());
+  EXPECT_EQ(tier_->write_on_device(slots, from, failed).error().code, Errc::kDeadlineExceeded);
+  EXPECT_EQ(failed, (std::vector<uint8_t>{1, 1}));
+  device_.release_lanes();
+  for (const int64_t slot : slots) EXPECT_EQ(tier_->device_address(slot), nullptr);
+}
+
 TEST_F(DeviceTierTest, SlotsOfABatchThatDidNotEndInTimeAreNotUsedAgain) {
   for (int slot = 0; slot < kSlots; ++slot) ASSERT_TRUE(write(slot, slot + 1).ok());
   device_.hold_lanes();
