@@ -26,7 +26,8 @@
 //
 // Placement: attention decides what lies in faster memory (placement.h): sinks, the recent window,
 // the first layers, then pages by score until the head's mass or the byte budget is reached. A page
-// that is pulled often counts more. All requests compete by the same rule. At seal and in tend(), a
+// that is pulled often, or that prompts often begin with, counts more. All requests compete by the
+// same rule. At seal and in tend(), a
 // page on disk takes the place of a page on the host that is worth much less, but never of a pinned
 // one. The store drops nothing of its own accord: cold means slower.
 //
@@ -76,7 +77,8 @@ struct KvStoreConfig {
   // no reading ahead.
   int64_t read_ahead_bytes = kDefaultReadAheadBytes;
   // Whether seal() moves the best pages to the device. False for a GPU's memory, where each move
-  // crosses the bus: there a page that is written takes the slot of a page that carries no mass.
+  // crosses the bus: there a page that is written takes the slot of a page that carries no mass,
+  // and tend() brings pages there that are pulled often.
   bool promotes = true;
   // Disk space, on top of disk_bytes, for cached prefixes that outlive the process. 0: none do.
   int64_t kept_bytes = 0;

@@ -31,6 +31,16 @@ bool PageMover::rise() {
   return move_once([&] { return residency_.plan_rise(); }) == Moved::kCopied;
 }
 
+bool PageMover::lift(RisingPages& rising) {
+  std::lock_guard placing(placing_);
+  const Moved moved = move_once([&] { return rising.plan(); });
+  if (moved == Moved::kFailed) {
+    std::lock_guard lock(mutex_);
+    rising.give_up();
+  }
+  return moved == Moved::kCopied;
+}
+
 // The pages that may move, the best first: those on disk, and those on the host if the device
 // accepts any. There are none if all pages stay in host memory, as with a GPU; sorting a hundred
 // thousand of them for nothing took 20 ms.

@@ -11,6 +11,7 @@
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/page_table.h"
 #include "kvstore/pages/residency.h"
+#include "kvstore/pages/rising_pages.h"
 
 namespace millrace::kvstore {
 
@@ -28,6 +29,8 @@ class PageMover {
   // Moves one page: the best one on disk to the host, or one that is in its way out. False if none
   // should move, or a copy failed.
   bool rise();
+  // The same for one page that has risen, to the device.
+  bool lift(RisingPages& rising);
 
  private:
   // The caller of place() waits for a disk to read and write this much: about a tenth of a second.

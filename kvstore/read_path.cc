@@ -6,11 +6,12 @@
 
 namespace millrace::kvstore {
 
-ReadPath::ReadPath(const PageIo& io, Residency& residency, const StoredRequests& requests,
-                   const PrefixCache& cache, std::mutex& mutex, const Clock& clock,
-                   int64_t read_bytes, int64_t read_ahead_bytes)
+ReadPath::ReadPath(const PageIo& io, Residency& residency, RisingPages& rising,
+                   const StoredRequests& requests, const PrefixCache& cache, std::mutex& mutex,
+                   const Clock& clock, int64_t read_bytes, int64_t read_ahead_bytes)
     : io_(io),
       residency_(residency),
+      rising_(rising),
       requests_(requests),
       cache_(cache),
       mutex_(mutex),
@@ -74,6 +75,7 @@ Result<std::unique_ptr<Pins>> ReadPath::hold(const std::string& request_id,
 std::unique_ptr<Pins> ReadPath::hold_pages(std::shared_ptr<PageTable> table,
                                            std::vector<PageEntry*> entries) {
   residency_.pin_for_reader(entries);
+  rising_.bus_used();
   return std::make_unique<Pins>(
       Pins::Source{.io = io_,
                    .budget = budget_,
@@ -132,7 +134,7 @@ void ReadPath::count_hits(std::span<PageEntry* const> entries, std::span<const P
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < pages.size(); ++i) {
     ++page_hits_[pages[i].tier];
-    residency_.count_hit(*entries[i]);
+    rising_.pulled(*entries[i]);
   }
 }
 
@@ -173,6 +175,7 @@ void ReadPath::cool_pages() {
 void ReadPath::unpin(std::span<PageEntry* const> pages) {
   std::lock_guard lock(mutex_);
   residency_.unpin_for_reader(pages);
+  rising_.bus_used();
 }
 
 }  // namespace millrace::kvstore

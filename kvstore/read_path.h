@@ -26,6 +26,7 @@
 #include "kvstore/pages/page_io.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
+#include "kvstore/pages/rising_pages.h"
 #include "kvstore/pins.h"
 #include "kvstore/read_ahead.h"
 #include "kvstore/stored_requests.h"
@@ -39,12 +40,12 @@ inline constexpr Duration kHitHalfLife = std::chrono::minutes(1);
 
 class ReadPath {
  public:
-  // All arguments outlive it. `mutex`, the store's lock, guards `residency`, `requests` and
-  // `cache`. Pages that are read hold at most `read_bytes`, and pages read ahead at most
+  // All arguments outlive it. `mutex`, the store's lock, guards `residency`, `rising`, `requests`
+  // and `cache`. Pages that are read hold at most `read_bytes`, and pages read ahead at most
   // `read_ahead_bytes`.
-  ReadPath(const PageIo& io, Residency& residency, const StoredRequests& requests,
-           const PrefixCache& cache, std::mutex& mutex, const Clock& clock, int64_t read_bytes,
-           int64_t read_ahead_bytes);
+  ReadPath(const PageIo& io, Residency& residency, RisingPages& rising,
+           const StoredRequests& requests, const PrefixCache& cache, std::mutex& mutex,
+           const Clock& clock, int64_t read_bytes, int64_t read_ahead_bytes);
 
   // As in KvStore.
   Result<std::unique_ptr<PinnedPages>> pin_prefix(const std::string& request_id, int32_t layer,
@@ -95,6 +96,7 @@ class ReadPath {
 
   const PageIo& io_;
   Residency& residency_;
+  RisingPages& rising_;
   const StoredRequests& requests_;
   const PrefixCache& cache_;
   std::mutex& mutex_;

@@ -38,6 +38,7 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       promotes_(promotes),
       io_(std::move(tiers), geometry.page_bytes()),
       residency_(io_.max_slots()),
+      rising_(residency_, clock, !promotes && residency_.slots_total(Tier::kDevice) > 0),
       mover_(io_, residency_, mutex_),
       cache_log_([this](const PageContentKey& key) { return keeper_.will_have(key); }),
       cache_(cache_log_),
@@ -51,7 +52,8 @@ TieredKvStore::TieredKvStore(const KvGeometry& geometry, TierStorages tiers, con
       room_(io_, residency_, cache_, mutex_, keeper_, rows()),
       prefix_loader_(keeper_, residency_, cache_, mutex_, rows()),
       requests_(clock),
-      read_path_(io_, residency_, requests_, cache_, mutex_, clock, read_bytes, read_ahead_bytes) {}
+      read_path_(io_, residency_, rising_, requests_, cache_, mutex_, clock, read_bytes,
+                 read_ahead_bytes) {}
 
 TieredKvStore::~TieredKvStore() {
   MR_CHECK(residency_.reader_pins() == 0, "{} pages are pinned in a store that is being destroyed",
@@ -115,6 +117,7 @@ Result<TieredKvStore::Columns> TieredKvStore::take_prefix(const std::string& req
     }
     cache_.take(*column, sequence);
     columns.push_back(column->shared_from_this());
+    rising_.begun_with(columns.back());
   }
   return columns;
 }
@@ -197,6 +200,7 @@ Result<TieredKvStore::PageWrites> TieredKvStore::start_writes(const std::string&
 
 void TieredKvStore::finish_writes(const PageWrites& writes) {
   std::lock_guard lock(mutex_);
+  rising_.bus_used();
   PageTable& table = *writes.table;
   for (const auto& page : writes.pages) {
     PageEntry& entry = *page.entry;
@@ -483,10 +487,21 @@ std::shared_ptr<PageTable> TieredKvStore::forget(const std::string& request_id, 
 }
 
 bool TieredKvStore::tend(Deadline deadline) {
-  if (read_path_.read_ahead() || mover_.rise() || keeper_.save_next(deadline)) return true;
+  if (read_path_.read_ahead() || mover_.rise() || lift() || keeper_.save_next(deadline))
+    return true;
   if (prefix_loader_.next()) return true;
   read_path_.wait_for_reader(deadline);
   return false;
+}
+
+bool TieredKvStore::lift() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!rising_.bus_rests()) return false;
+    if (rising_.count_prefix()) return true;
+    if (!rising_.lifts()) return false;
+  }
+  return mover_.lift(rising_);
 }
 
 bool TieredKvStore::knows_lease(std::string_view lease_id) const {

@@ -23,6 +23,7 @@
 #include "kvstore/pages/page_table.h"
 #include "kvstore/pages/prefix_cache.h"
 #include "kvstore/pages/residency.h"
+#include "kvstore/pages/rising_pages.h"
 #include "kvstore/read_path.h"
 #include "kvstore/store_room.h"
 #include "kvstore/stored_requests.h"
@@ -104,6 +105,9 @@ class TieredKvStore final : public KvStore {
   bool tend(Deadline deadline) override;
   int64_t keep_cached(Duration patience) override { return keeper_.save_all(patience) * rows(); }
   bool keeps_prefixes() const override { return keeper_.keeps(); }
+  bool needs_tending() const override {
+    return rising_.lifts() || keeps_prefixes() || residency_.slots_total(Tier::kDisk) > 0;
+  }
   KvStoreStats stats() const override;
   void prefault(int num_threads, const Prefault::Then& then) override {
     io_.prefault(num_threads, then);
@@ -145,6 +149,9 @@ class TieredKvStore final : public KvStore {
   void forget_slower(const PageContentKey& key, PageColumn& again, Columns& gone);
   void release(PageColumn& column);
 
+  // Brings one page that has risen to the device, or counts what prompts began with.
+  bool lift();
+
   int64_t rows() const { return int64_t{geometry_.num_layers} * geometry_.num_kv_heads; }
   Result<void> begin_after(const std::string& request_id, int64_t num_tokens,
                            std::span<const int64_t> pages, int64_t sequence, Columns prefix);
@@ -162,6 +169,7 @@ class TieredKvStore final : public KvStore {
 
   mutable std::mutex mutex_;
   Residency residency_;
+  RisingPages rising_;
   PageMover mover_;
   CacheLog cache_log_;
   PrefixCache cache_;

@@ -49,6 +49,7 @@ struct PageEntry {
   PageState state = PageState::kUnwritten;
   bool scored = false;
   bool set_aside = false;  // in a queue of pinned pages (residency.h)
+  bool rises = false;      // in RisingPages
 };
 
 static_assert(sizeof(PageEntry) <= kPageEntryBytes);

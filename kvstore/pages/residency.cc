@@ -156,7 +156,8 @@ void Residency::set_priority(PageEntry& page, PagePriority priority) {
   if (page.queue_index >= 0) queue_of(page).restore_order(page);
 }
 
-std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
+template <typename GivesWay>
+std::optional<PageMove> Residency::plan_to_device(PageEntry& page, const GivesWay& gives_way) {
   if (!may_move(page) || page.slots.has(Tier::kDevice) || slack() < 1) {
     return std::nullopt;
   }
@@ -164,11 +165,22 @@ std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
     PageEntry* lowest = first_unpinned(clean_, &pinned_clean_);
     PageEntry* const dirty = first_unpinned(dirty_);
     if (dirty != nullptr && (lowest == nullptr || worth_less(*dirty, *lowest))) lowest = dirty;
-    if (lowest == nullptr || !worth_less(*lowest, page)) return std::nullopt;
+    if (lowest == nullptr || !gives_way(*lowest)) return std::nullopt;
     if (!lowest->slots.has(Tier::kHost)) return plan_demotion(*lowest);
     evict_clean(*lowest);
   }
   return start_move(page, Tier::kDevice, pool(Tier::kDevice).take());
+}
+
+std::optional<PageMove> Residency::plan_promotion(PageEntry& page) {
+  return plan_to_device(page, [&](const PageEntry& lowest) { return worth_less(lowest, page); });
+}
+
+std::optional<PageMove> Residency::plan_lift(PageEntry& page) {
+  return plan_to_device(page, [&](const PageEntry& lowest) {
+    // The scores of a page that is being written come a moment later.
+    return (lowest.scored || lowest.column->sealed) && displaces(page.priority, lowest.priority);
+  });
 }
 
 std::optional<PageMove> Residency::plan_warming(PageEntry& page, Takes takes) {

@@ -81,6 +81,9 @@ class Residency {
   // Moving. The next copy that brings `page` to the device, or makes room for it there by moving
   // out a page worth less. None if the page is there already or should not be. Repeat until none.
   std::optional<PageMove> plan_promotion(PageEntry& page);
+  // The same for a page that has risen: it takes the place only of a page that it displaces
+  // (placement.h).
+  std::optional<PageMove> plan_lift(PageEntry& page);
   // What a page from disk may take: only room that nobody needs, or also the place of a page that
   // it displaces (placement.h).
   enum class Takes : uint8_t { kRoom, kPlaces };
@@ -125,6 +128,9 @@ class Residency {
   // unpinned; those with two copies go to `aside`.
   static PageEntry* first_unpinned(EvictionQueue& queue, EvictionQueue* aside = nullptr);
   PageMove start_move(PageEntry& page, Tier to, int32_t to_slot);
+  // `gives_way`: whether a page on the device makes room.
+  template <typename GivesWay>
+  std::optional<PageMove> plan_to_device(PageEntry& page, const GivesWay& gives_way);
   std::optional<PageMove> plan_demotion(PageEntry& page);
 
   std::array<int64_t, kNumTiers> max_slots_;

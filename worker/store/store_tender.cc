@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kLookInterval{100};
 }  // namespace
 
 StoreTender::StoreTender(kvstore::KvStore& store) {
-  if (store.stats().tiers[Tier::kDisk].slots_total == 0 && !store.keeps_prefixes()) return;
+  if (!store.needs_tending()) return;
   thread_ = std::jthread([&store](const std::stop_token& stop) {
     while (!stop.stop_requested()) store.tend(Deadline::after(kLookInterval));
   });
