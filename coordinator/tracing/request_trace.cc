@@ -17,6 +17,7 @@ namespace {
 // cannot make up attributes.
 constexpr std::array<std::string_view, 8> kPhases = {"embed",     "qkv", "exchange", "estimate",
                                                      "attention", "mlp", "store",    "logits"};
+constexpr std::array<std::string_view, 3> kTierNames = {"device", "host", "disk"};
 constexpr std::array<std::string_view, 4> kStages = {"start", "layers", "tail", "close"};
 
 // The first HTTP status that is the server's fault.
@@ -72,6 +73,10 @@ void put_result(Attributes& all, const protocol::PrefillDone& done) {
   put(all, "millrace.tp", int64_t{manifest.tp()});
   put(all, "millrace.cp", int64_t{manifest.cp()});
   put(all, "millrace.in_lane", done.in_lane());
+  for (const auto& tier : manifest.tiers()) {
+    if (!is_one_of(kTierNames, tier.tier())) continue;
+    put(all, "millrace.pages." + tier.tier(), static_cast<int64_t>(tier.pages()));
+  }
   for (const auto& phase : done.phases()) {
     if (!is_one_of(kPhases, phase.phase()) || !is_time(phase.seconds())) continue;
     put(all, "millrace.phase." + phase.phase() + ".seconds", phase.seconds());

@@ -195,6 +195,11 @@ TEST_F(RequestTraceTest, AttributesAreThoseOfTheConventionsAndOurOwn) {
   done.mutable_manifest()->set_recall(0.99);
   done.mutable_manifest()->set_recall_p01(0.97);
   done.mutable_manifest()->set_cp(4);
+  for (const auto& [name, pages] : {std::pair("device", 7), {"host", 5}, {"made up", 3}}) {
+    auto& tier = *done.mutable_manifest()->add_tiers();
+    tier.set_tier(name);
+    tier.set_pages(static_cast<uint64_t>(pages));
+  }
   done.add_phases()->set_phase("attention");
   done.mutable_phases(0)->set_seconds(0.05);
   done.add_phases()->set_phase("made up");
@@ -224,6 +229,9 @@ TEST_F(RequestTraceTest, AttributesAreThoseOfTheConventionsAndOurOwn) {
   EXPECT_EQ(attribute<int64_t>(prefill, "millrace.cp"), 4);
   EXPECT_EQ(attribute<double>(prefill, "millrace.phase.attention.seconds"), 0.05);
   EXPECT_FALSE(has(prefill, "millrace.phase.made up.seconds"));
+  EXPECT_EQ(attribute<int64_t>(prefill, "millrace.pages.device"), 7);
+  EXPECT_EQ(attribute<int64_t>(prefill, "millrace.pages.host"), 5);
+  EXPECT_FALSE(has(prefill, "millrace.pages.made up"));
 }
 
 TEST_F(RequestTraceTest, AGroupThatGivesItBackHasItsOwnPrefill) {
