@@ -98,8 +98,8 @@ class DeviceTierRowsTest : public DeviceTierTest {
     for (const auto& half : {k, v}) {
       buffers_.push_back(*device_.allocate(std::ssize(half)));
       device_.copy(buffers_.back().data(), half.data(), std::ssize(half));
+      MR_CHECK(device_.synchronize(Deadline::after(std::chrono::seconds(60))).ok(), "not copied");
     }
-    MR_CHECK(device_.synchronize(Deadline::after(std::chrono::seconds(60))).ok(), "not copied");
     return {.k = buffers_[0].as<std::byte>(), .v = buffers_[1].as<std::byte>()};
   }
   static std::vector<std::byte> page_of_row(int64_t i) {
