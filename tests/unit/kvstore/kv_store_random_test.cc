@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "kvstore/kv_store.h"
+#include "kvstore/pages/rising_pages.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/kvstore/page_data.h"
 #include "tests/unit/kvstore/random_request.h"
@@ -28,13 +29,16 @@ struct Budgets {
 
 class Workload {
  public:
-  Workload(const Budgets& budgets, uint32_t seed) : budgets_(budgets), random_(seed) {
+  // `promotes`: as in KvStoreConfig; if not, pages that rise come to the device in tend().
+  Workload(const Budgets& budgets, bool promotes, uint32_t seed)
+      : budgets_(budgets), random_(seed) {
     const int64_t page_bytes = geometry_.page_bytes();
     auto store = make_kv_store(
         {.device_bytes = budgets.device * page_bytes,
          .host_bytes = host_bytes_for(budgets.device, budgets.host, budgets.disk, geometry_),
          .disk_bytes = budgets.disk * page_bytes,
          .disk_directory = budgets.disk > 0 ? ::testing::TempDir() : "",
+         .promotes = promotes,
          .geometry = geometry_},
         clock_);
     MR_CHECK(store.ok(), "{}", store.error().to_string());
@@ -93,6 +97,10 @@ class Workload {
   int64_t seals() const { return seals_; }
   int64_t early_reads() const { return early_reads_; }
   int64_t drops() const { return drops_; }
+  int64_t moves_to_device() const {
+    const auto moves = store_->stats().moves;
+    return moves[Tier::kHost][Tier::kDevice] + moves[Tier::kDisk][Tier::kDevice];
+  }
 
  private:
   struct Request {
@@ -204,6 +212,7 @@ class Workload {
   }
 
   void tend() {
+    if (random_() % 2 == 0) clock_.advance(kBusRest);
     for (int i = 0; i < 10; ++i) store_->tend(Deadline::after(Duration::zero()));
   }
 
@@ -249,6 +258,17 @@ class Workload {
     if (!there) {
       const bool waits = request.open && !request.sealed;
       ASSERT_EQ(pages.error().code, waits ? Errc::kUnavailable : Errc::kNotFound);
+      return;
+    }
+    // Pulled often, and not held.
+    if (random_() % 4 == 0) {
+      *pages = nullptr;
+      for (int i = 0; i < 2; ++i) {
+        ASSERT_TRUE(store_
+                        ->pin_pages(id, "lease " + id, key.layer, key.kv_head,
+                                    consecutive_pages(key.page, count))
+                        .ok());
+      }
       return;
     }
     pins_.push_back({id, key, count, std::move(*pages)});
@@ -359,8 +379,10 @@ TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
   int64_t seals = 0;
   int64_t early_reads = 0;
   int64_t drops = 0;
-  for (uint32_t seed = 1; seed <= 5; ++seed) {
-    Workload workload(GetParam(), seed);
+  int64_t moves_to_device = 0;
+  for (uint32_t seed = 1; seed <= 6; ++seed) {
+    const bool promotes = seed % 2 == 0;
+    Workload workload(GetParam(), promotes, seed);
     for (int step = 0; step < 1500; ++step) {
       workload.step();
       if (!HasFatalFailure() && step % 10 == 0) workload.check_books();
@@ -372,6 +394,7 @@ TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
     seals += workload.seals();
     early_reads += workload.early_reads();
     drops += workload.drops();
+    if (!promotes) moves_to_device += workload.moves_to_device();
   }
   // The workload is only useful if it filled the store, got work done, was read early and dropped
   // pages.
@@ -379,6 +402,9 @@ TEST_P(KvStoreRandom, LosesNothingAndKeepsItsPromises) {
   EXPECT_GT(seals, 100);
   EXPECT_GT(early_reads, 10);
   EXPECT_GT(drops, 20);
+  // Without promotion at seal, pages that rose came to the device, where there is one among others.
+  const bool has_device = GetParam().device > 0 && !GetParam().one_tier();
+  EXPECT_EQ(moves_to_device > 0, has_device) << moves_to_device;
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, KvStoreRandom,
