@@ -222,9 +222,11 @@ class Goodput:
             return
         with System(arguments, name, [batched_tokens] * len(replica_gpus(arguments, name)), directory) as system:
             print(f"{name}: ready after {time.monotonic() - self._began:.0f} s", file=sys.stderr, flush=True)
-            if system.service and arguments.first_token:
+            with_first_token = bool(system.service and arguments.first_token)
+            if with_first_token:
                 self.first_token(system)
-            self.warm_up(system)
+            if not with_first_token or len(system.servers) > 1:  # the rows have warm-ups of their own
+                self.warm_up(system)
             for number, load in enumerate(arguments.loads, 1):
                 if not self.time_for(f"{name} at {load:g}/s", self.load_s(arguments.seconds)):
                     continue
@@ -253,6 +255,8 @@ def best_setting(rows):
 
 def table(rows, measured):
     text = "".join(f"- {name}: {value}\n" for name, value in measured.items()) + "\n"
+    if not rows:
+        return text
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text += "| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|\n"
     for row in rows:

@@ -127,6 +127,9 @@ class TableTest(unittest.TestCase):
         self.assertEqual(text.splitlines(), ["- date: today", "", "| system | p99, s | counts |", "|---|---|---|", "| alone | never |  |",
                                              "| millrace | 1.23 | pulled 3, short 1 |", ""])
 
+    def test_without_rows_it_says_what_was_measured(self):
+        self.assertEqual(goodput.table([], {"date": "today"}), "- date: today\n\n")
+
     def test_figures_are_json(self):
         figures = Objective().summary([outcome(first_s=None, gaps_s=(), is_complete=False)], 1)
         self.assertEqual(json.loads(json.dumps(figures, allow_nan=False))["p99, s"], None)
