@@ -75,14 +75,19 @@ class System:
                     model, coordinator, port + replica, f"{arguments.log}.{self.name}.{replica}", arguments.vllm_tp, arguments.connector,
                     ["--max-num-batched-tokens", batched_tokens, *options], gpus=gpus,
                     max_model_len=arguments.longest_tokens + arguments.answer_tokens + 64))
-            for server in self.servers:
-                wait_until("vLLM's server", server.ready, PATIENCE_S)
-            if self.service:
-                wait_until("a ready group", self.service.ready, PATIENCE_S)
+            wait_until("vLLM's servers and the group", self._is_ready, PATIENCE_S)
             return self
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
+
+    def _is_ready(self):
+        """Raises if something has ended instead."""
+        for group in self.service.groups if self.service else ():
+            if group.poll() is not None:
+                raise RuntimeError(f"the group has ended with status {group.returncode}")
+        servers_are_ready = all([server.ready() for server in self.servers])  # asks each, so that none that has ended goes unnoticed
+        return servers_are_ready and (self.service is None or self.service.ready())
 
     def __exit__(self, kind, *_):
         if kind and self.service:
