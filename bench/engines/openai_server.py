@@ -16,14 +16,29 @@ PATIENCE_S = 600
 _ITERATION = re.compile(rb"Iteration\(\d+\): \d+ context requests, (\d+) context tokens, \d+ generation requests, (\d+) generation tokens")
 
 
+def _runs(process_group):
+    """Whether a process of the group runs. One that nobody waits for does not."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/stat") as file:
+                state, _, group = file.read().rsplit(")", 1)[1].split()[:3]
+            if int(group) == process_group and state not in "ZX":
+                return True
+    return False
+
+
 class OpenAIServer:
-    """Serves `model_dir` as "fixture". `options` are vLLM's option names and values in turn; `extra` goes into kv_connector_extra_config. `gpus`: numbers
-    of GPUs as in CUDA_VISIBLE_DEVICES; "" for a vLLM on the CPU. On GPUs decode steps are CUDA graphs; nothing is compiled."""
+    """Serves `model_dir` as "fixture". `coordinator`: None for a vLLM without the connector. `options` are vLLM's option names and values in turn;
+    `extra` goes into kv_connector_extra_config. `gpus`: numbers of GPUs as in CUDA_VISIBLE_DEVICES; "" for a vLLM on the CPU. On GPUs decode steps
+    are CUDA graphs; nothing is compiled."""
 
     def __init__(self, model_dir, coordinator, port, log_path, tp=1, extra=None, options=(), gpus="", max_model_len=16896):
         self.port, self.log_path = port, log_path
-        config = {"kv_connector": "MillraceConnector", "kv_connector_module_path": "millrace_kv.connector", "kv_role": "kv_consumer",
-                  "kv_connector_extra_config": {"coordinator": coordinator, "max_wait_s": PATIENCE_S, **(extra or {})}}
+        connector = []
+        if coordinator is not None:
+            config = {"kv_connector": "MillraceConnector", "kv_connector_module_path": "millrace_kv.connector", "kv_role": "kv_consumer",
+                      "kv_connector_extra_config": {"coordinator": coordinator, "max_wait_s": PATIENCE_S, **(extra or {})}}
+            connector = ["--kv-transfer-config", json.dumps(config)]
         # vLLM's ranks and the group's share the cores.
         environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
                            OMP_NUM_THREADS=str(max(1, os.cpu_count() // tp)), VLLM_WORKER_MULTIPROC_METHOD="spawn")
@@ -36,7 +51,7 @@ class OpenAIServer:
                    "--skip-tokenizer-init", *how, "--dtype", "bfloat16", "--max-model-len", str(max_model_len), "--tensor-parallel-size", str(tp),
                    # Worker processes spin while requests wait for their caches; a single rank needs none.
                    "--distributed-executor-backend", "uni" if tp == 1 else "mp",
-                   "--enable-logging-iteration-details", "--host", "127.0.0.1", "--port", str(port), "--kv-transfer-config", json.dumps(config)]
+                   "--enable-logging-iteration-details", "--host", "127.0.0.1", "--port", str(port), *connector]
         with open(log_path, "wb") as log:
             self._process = subprocess.Popen([*command, *map(str, options)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                                              start_new_session=True)
@@ -67,13 +82,13 @@ class OpenAIServer:
         return False
 
     @staticmethod
-    def _body(tokens, max_tokens, **extra):
+    def body(tokens, max_tokens, **extra):
         return {"model": "fixture", "prompt": tokens, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "detokenize": False,
                 "return_token_ids": True, **extra}
 
     def complete(self, tokens, max_tokens, **extra):
         """Returns (status, token ids or the error's text). Raises TimeoutError if no answer comes."""
-        status, text = self.call("POST", "/v1/completions", self._body(tokens, max_tokens, **extra))
+        status, text = self.call("POST", "/v1/completions", self.body(tokens, max_tokens, **extra))
         return status, json.loads(text)["choices"][0]["token_ids"] if status == 200 else text
 
     def complete_alone(self, tokens, max_tokens):
@@ -84,7 +99,7 @@ class OpenAIServer:
         """Returns (seconds until the first token, token ids). Raises RuntimeError with what the server answers instead."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
-            body = json.dumps(self._body(tokens, max_tokens, stream=True, **extra))
+            body = json.dumps(self.body(tokens, max_tokens, stream=True, **extra))
             began, first, answer = time.monotonic(), None, []
             connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -108,7 +123,7 @@ class OpenAIServer:
         """Posts a request, waits for `after()`, and hangs up, so that vLLM aborts it. Returns True if no answer had come by then."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
-            connection.request("POST", "/v1/completions", json.dumps(self._body(tokens, max_tokens)), {"Content-Type": "application/json"})
+            connection.request("POST", "/v1/completions", json.dumps(self.body(tokens, max_tokens)), {"Content-Type": "application/json"})
             after()
             connection.sock.setblocking(False)
             try:
@@ -134,11 +149,17 @@ class OpenAIServer:
         counters["preemptions"] = int(self.metric("vllm:num_preemptions_total"))
         return counters
 
+    def outcomes(self):
+        """Returns how many prompts the connector has counted, by outcome."""
+        text = self.call("GET", "/metrics")[1]
+        return {name: int(float(value)) for name, value in re.findall(r'^vllm:millrace_prompts_total\{.*outcome="(\w+)".*\} (\S+)$', text, re.M)}
+
     def at_rest(self):
         """Whether no request runs or waits and no block is in use."""
         return not any(self.metric(name) for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"))
 
     def close(self):
+        """Returns once none of the server's processes runs, since the next one on the same GPUs needs their memory."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -147,3 +168,6 @@ class OpenAIServer:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(20)
+        deadline = time.monotonic() + 20
+        while _runs(self._process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)

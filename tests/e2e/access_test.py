@@ -60,9 +60,9 @@ class AccessTest(ServiceTestCase):
                                token_line("other", "others", "prefill"))
         cls.group_files = dict(zip(("--group-tls-cert", "--group-tls-key"), cls.groups.issue("group")))
         cls.group_files["--group-tls-ca"] = cls.groups.certificate
-        https, group = cls.clients.issue("coordinator"), cls.groups.issue("coordinator-of-groups")
+        cls.https, group = cls.clients.issue("coordinator"), cls.groups.issue("coordinator-of-groups")
         cls.service = Service(
-            ["--tokens", cls.tokens, "--tls-cert", https[0], "--tls-key", https[1], "--group-tls-cert", group[0], "--group-tls-key", group[1],
+            ["--tokens", cls.tokens, "--tls-cert", cls.https[0], "--tls-key", cls.https[1], "--group-tls-cert", group[0], "--group-tls-key", group[1],
              "--group-tls-ca", cls.groups.certificate],
             [word for option in cls.group_files.items() for word in option], admin_port=True)
         cls.addClassCleanup(cls.service.close)
@@ -131,6 +131,26 @@ class AccessTest(ServiceTestCase):
             except millrace_kv.MillraceError:
                 return None
         wait_until("the new token", accepted, PATIENCE_S)
+
+    def test_what_cannot_be_read_again_at_sighup_is_a_line_in_the_log_and_changes_nothing(self):
+        log = os.path.join(self.service.directory.name, "coordinator.log")
+        for path, reason in (self.tokens, "here are 1 words"), (self.https[0], self.https[0]):
+            with self.subTest(path=path):
+                with open(path) as file:
+                    good = file.read()
+                with open(path, "w") as file:
+                    file.write("nonsense\n")
+                try:
+                    self.service.coordinator.send_signal(signal.SIGHUP)
+
+                    def said(reason=reason):
+                        with open(log) as file:
+                            return [line for line in file if "not reloaded, what was read before stays valid" in line and reason in line]
+                    wait_until("the line", said, PATIENCE_S)
+                    self.assertTrue(self.coordinator("posts").models())
+                finally:
+                    with open(path, "w") as file:
+                        file.write(good)
 
     def test_a_group_without_a_certificate_is_refused_with_a_line_in_the_log(self):
         log = os.path.join(self.service.directory.name, "coordinator.log")

@@ -121,7 +121,7 @@ class RestartTest(ServiceTestCase):
         self.run_prompt(cached_tokens=0)
         self.drain(group)
         other = os.path.join(self.service.directory.name, "fixture")  # the name that requests use
-        write_reordered(MODEL_DIR, other)
+        write_reordered(MODEL_DIR, other, "reversed")
         group = self.start(tp=1, cp=1, **{"--model": other})
         self.run_prompt(cached_tokens=0)
         self.run_prompt(cached_tokens=CACHED)

@@ -159,6 +159,25 @@ def has_ipv6():
     return False
 
 
+class RankTest(ServiceTestCase):
+    def setUp(self):
+        # What the processes of the service start with.
+        _, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.hard = hard
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        self.service = Service()
+        self.addCleanup(self.service.close)
+
+    def tearDown(self):
+        self.show_logs_of_failure(self.service)
+
+    def test_the_soft_limit_of_descriptors_is_raised_to_the_hard_one(self):
+        self.service.start_group(tp=2)
+        limits = [resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in self.service.ranks().values()]
+        self.assertEqual(limits, 2 * [(self.hard, self.hard)])
+
+
 @unittest.skipUnless(has_ipv6(), "no ::1")
 class Ipv6Test(ServiceTestCase):
     def setUp(self):

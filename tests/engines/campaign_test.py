@@ -6,14 +6,17 @@ import io
 import os
 import subprocess
 import sys
+import threading
 import types
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "bench", "engines"))
+sys.path[:0] = [os.path.join(ROOT, "bench", "engines"), os.path.join(ROOT, "tests", "e2e")]
+os.environ.setdefault("MILLRACE_SOURCE_DIR", ROOT)
+os.environ.setdefault("MILLRACE_BIN_DIR", "")  # nothing is started
 
 from endless_prompts import EndlessPrompts  # noqa: E402
-from openai_campaign import Campaign  # noqa: E402
+from openai_campaign import Campaign, by_grid, table  # noqa: E402
 
 LATE = subprocess.TimeoutExpired("make_prompts.py", 60)
 ANSWER = [7, 8, 9, 10]
@@ -56,14 +59,16 @@ class EndlessPromptsTest(unittest.TestCase):
 
 
 class CampaignTest(unittest.TestCase):
-    def load(self, seeds, aborts=0):
+    def load(self, seeds, aborts=0, restarts=0, service=None, complete=lambda tokens, max_tokens: (200, ANSWER)):
         """Sends 6 prompts from 2 clients. Returns (seeds of the answered prompts, the clients' errors, the output)."""
-        arguments = types.SimpleNamespace(prompts=6, concurrency=2, kills=0, aborts=aborts, limit_s=float("inf"), answer_tokens=4)
-        server = types.SimpleNamespace(complete=lambda tokens, max_tokens: (200, ANSWER), abandon=lambda tokens, max_tokens, after: True)
-        campaign = Campaign(arguments, None, server, EndlessPrompts(3, 3, refuse(seeds, LATE)))
+        arguments = types.SimpleNamespace(prompts=6, concurrency=2, kills=0, restarts=restarts, restart_within_s=0, aborts=aborts, abort_within_s=0,
+                                          limit_s=float("inf"), answer_tokens=4)
+        server = types.SimpleNamespace(complete=complete, abandon=lambda tokens, max_tokens, after: True)
+        campaign = Campaign(arguments, service, server, EndlessPrompts(3, 3, refuse(seeds, LATE)))
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
-            outcomes, _, _, failures = campaign._load(None, 2, 2)
+            outcomes, _, restarted, _, failures = campaign._load(None, 2, 2)
+        self.assertEqual(restarted, restarts)
         self.assertLessEqual({verdict for _, verdict, _ in outcomes}, {"right"})
         return sorted(prompt["prompt_token_ids"][0] for prompt, _, _ in outcomes), failures, said.getvalue()
 
@@ -77,6 +82,46 @@ class CampaignTest(unittest.TestCase):
         # The seeds of 6 prompts, and of one that is given up.
         answered, failures, _ = self.load(range(100, 107), aborts=1)
         self.assertEqual((answered, len(failures)), ([], 3))
+
+    def test_prompts_continue_until_the_last_restart(self):
+        answered, restarted, ten = [], [], threading.Event()
+
+        def complete(tokens, max_tokens):
+            answered.append(tokens)
+            if len(answered) == 10:
+                ten.set()
+            return 200, ANSWER
+
+        def restart():
+            if restarted:
+                ten.wait(60)  # the second one, while more than the 6 prompts are sent
+            restarted.append(len(answered))
+        service = types.SimpleNamespace(restart_coordinator=restart, ready=lambda: True)
+        self.load(set(), restarts=2, service=service, complete=complete)
+        self.assertEqual(len(restarted), 2)
+        self.assertGreaterEqual(restarted[1], 10)
+
+
+class GridsTest(unittest.TestCase):
+    @staticmethod
+    def arguments(**given):
+        return types.SimpleNamespace(**{"groups": ["1x1", "2x2"], "kv_cache_dtype": ["auto"], "kills": [0], "restarts": [0], "aborts": [0], **given})
+
+    def test_values_are_for_all_grids_or_for_each(self):
+        grids = by_grid(self.arguments(kv_cache_dtype=["auto", "fp8"], kills=[7], aborts=[0, 3]))
+        self.assertEqual([(grid.kv_cache_dtype, grid.kills, grid.restarts, grid.aborts) for grid in grids], [("auto", 7, 0, 0), ("fp8", 7, 0, 3)])
+
+    def test_another_number_of_values_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "--kv-cache-dtype takes one value, or 2"):
+            by_grid(self.arguments(kv_cache_dtype=["auto"] * 3))
+
+    def test_kills_and_restarts_of_one_grid_are_refused(self):
+        by_grid(self.arguments(kills=[1, 0], restarts=[0, 1]))
+        with self.assertRaisesRegex(ValueError, "without --restarts"):
+            by_grid(self.arguments(kills=[1, 0], restarts=[1]))
+
+    def test_rows_of_a_table_may_lack_figures_of_others(self):
+        self.assertIn("| kills |  | 2 |", table([{"group": "1x1"}, {"group": "2x2", "kills": 2}], {}))
 
 
 if __name__ == "__main__":

@@ -55,11 +55,11 @@ Result<void> GroupRank::assemble(std::unique_ptr<comm::Communicator> world) {
   }
   MR_ASSIGN_OR_RETURN(
       store_, make_rank_store(options_.pools, *runtime_, context_.clock, pool_locker_, deadline));
-  MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens,
-                                                options_.group.layer_timeout));
+  // Ranks that load kernels for the first time are further apart than a layer may take.
+  const Duration startup = options_.rank.startup_timeout;
+  MR_RETURN_IF_ERROR(runtime_->engine().warm_up(runtime_->limits().max_prompt_tokens, startup));
   if (engine::Lane* lane = runtime_->lane()) {
-    MR_RETURN_IF_ERROR(
-        lane->engine().warm_up(runtime_->side_by_side_tokens(), options_.group.layer_timeout));
+    MR_RETURN_IF_ERROR(lane->engine().warm_up(runtime_->side_by_side_tokens(), startup));
     MR_RETURN_IF_ERROR(connect_peers(deadline));
   }
   MR_RETURN_IF_ERROR(start_server(deadline));

@@ -13,6 +13,7 @@
 #include "comm/memfd/memfd_server.h"
 #include "common/system/shared_memory.h"
 #include "common/system/shared_memory_view.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/child_process.h"
 
 namespace millrace::comm {
@@ -170,6 +171,19 @@ TEST_F(MemfdTest, WhoSendsNonsenseIsDroppedAndTheOthersAreNot) {
     EXPECT_EQ(stranger.receive().error().code, Errc::kPeerLost);
     EXPECT_EQ(*good->call("no", ample()), "refused");
   }
+}
+
+TEST_F(MemfdTest, HowManyLinesStrangersCauseIsNotTheirsToChoose) {
+  const CapturedLog log;
+  serve();
+  for (int i = 0; i < 100; ++i) {
+    const auto stranger = *PacketSocket::connect(server_->name(), ample());
+    ASSERT_TRUE(stranger.send("X").ok());
+    ASSERT_TRUE(stranger.wait(ample()));
+  }
+  server_.reset();
+  EXPECT_FALSE(log.lines().empty());
+  EXPECT_LE(std::ssize(log.lines()), log.most_paced());
 }
 
 TEST_F(MemfdTest, AnInterruptedCallEndsAtOnce) {

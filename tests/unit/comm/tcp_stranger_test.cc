@@ -24,6 +24,7 @@
 #include "comm/tcp/wire.h"
 #include "common/errc_wire.h"
 #include "common/system/file_descriptor.h"
+#include "tests/support/captured_log.h"
 #include "tests/unit/comm/pattern_server.h"
 
 namespace millrace::comm {
@@ -289,6 +290,19 @@ TEST_F(TcpStrangers, RequestsThatAreNoneEndTheirConnectionAlone) {
   }
   std::vector<std::byte> destination(1000);
   EXPECT_TRUE((*bystander)->call(pattern_request(1000, 1), destination, ample()).ok());
+}
+
+TEST_F(TcpStrangers, HowManyLinesAClientCausesIsNotItsToChoose) {
+  const CapturedLog log;
+  serve({});
+  for (int i = 0; i < 100; ++i) {
+    auto client = admitted();
+    client.say(std::string(24, '\0'));
+    client.receive_all();
+  }
+  server_.reset();
+  EXPECT_FALSE(log.lines().empty());
+  EXPECT_LE(std::ssize(log.lines()), log.most_paced());
 }
 
 TEST_F(TcpStrangers, WhoAsksForNothingForTooLongLosesItsConnection) {
