@@ -7,7 +7,7 @@ def add_options(parser):
     parser.add_argument("--vllm-gpus", default="", help='GPUs of vLLM, as "1" or "2,3"; without, vLLM runs on the CPU')
     parser.add_argument("--group-gpus", default="", help='GPUs of the group, one a rank, as "0" or "0,1"; without, the group runs on the CPU')
     parser.add_argument("--host-pool", help="of each rank (default 512MiB; on a GPU 40GiB)")
-    parser.add_argument("--device-pool", help="of each rank on a GPU (default auto)")
+    parser.add_argument("--device-pool", help="of each rank on a GPU (default 0)")
 
 
 def group_options(service, arguments):
@@ -15,7 +15,7 @@ def group_options(service, arguments):
     if not arguments.group_gpus:
         return ["--host-pool", arguments.host_pool] if arguments.host_pool else []
     service.mpirun_options = ("-x", f"CUDA_VISIBLE_DEVICES={arguments.group_gpus}")
-    return ["--device", "cuda", "--host-pool", arguments.host_pool or "40GiB", "--device-pool", arguments.device_pool or "auto"]
+    return ["--device", "cuda", "--host-pool", arguments.host_pool or "40GiB", "--device-pool", arguments.device_pool or "0"]
 
 
 def measured_on(arguments):

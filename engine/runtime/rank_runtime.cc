@@ -131,12 +131,12 @@ Result<void> RankRuntime::make_lane(const RankOptions& options, Deadline deadlin
 // Host memory: half of what is free; the other half is for the KV store, the page cache and the
 // rest of the machine. A GPU's memory has no other use, so prompts get all of it except the KV pool
 // and either what a prompt of any length takes or, if that is more, an eighth, since memory is
-// allocated in pieces. Unless a pool of some size is asked for, a GPU's is what the longest prompts
-// leave. There is no pool where another rank stores the same kv heads.
+// allocated in pieces. There is no pool where another rank stores the same kv heads.
 int64_t RankRuntime::prompt_budget_bytes(const RankOptions& options) {
   const bool own_memory = !device_->info().host_memory;
   const int64_t free_bytes = device_->free_bytes() / ranks_on_device_;
-  device_pool_is_automatic_ = !options.device_pool_bytes.has_value();
+  device_pool_is_automatic_ =
+      !options.device_pool_bytes.has_value() && (!own_memory || options.device_pool_auto);
   device_pool_bytes_ = options.device_pool_bytes.value_or(own_memory ? 0 : free_bytes / 16);
   if (weights_->shard.kv_replica != 0) device_pool_bytes_ = 0;
   if (!own_memory) return free_bytes / 2;

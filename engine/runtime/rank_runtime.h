@@ -37,8 +37,10 @@ struct RankOptions {
   // 0: no prompt does.
   int64_t side_by_side_tokens = 0;
   // Device memory set aside for KV pages, which prompts do not use. None: a part of what is free;
-  // on a device with memory of its own, what the longest prompts leave.
+  // on a device with memory of its own nothing, or with `device_pool_auto` what the longest prompts
+  // leave.
   std::optional<int64_t> device_pool_bytes = 0;
+  bool device_pool_auto = false;
   Duration startup_timeout = std::chrono::minutes(10);
 };
 

@@ -629,6 +629,14 @@ class LandingTest(unittest.TestCase):
                 self.told.assert_called_once()
                 self.assertIn(f"{20 * num_pulls} from device pools, {30 * num_pulls} from host memory of this host", self.told.call_args.args[2])
 
+    def test_only_the_option_pulls_into_blocks_on_a_gpu_and_other_devices_refuse_it(self):
+        shape = ModelShape(1, 1, self.HEAD_DIM, "float32", 2048)
+        # A device that is neither a CPU nor NVIDIA's.
+        caches = [torch.empty(4, 1, self.BLOCK_TOKENS, 2 * self.HEAD_DIM, device="meta")]
+        self.assertTrue(worker_side.Layers(caches, shape, 1, self.BLOCK_TOKENS, direct=False).staged)
+        with self.assertRaisesRegex(MillraceError, "needs an NVIDIA GPU; the KV cache is on meta"):
+            worker_side.Layers(caches, shape, 1, self.BLOCK_TOKENS, direct=True)
+
     def test_nothing_is_pulled_into_blocks_that_vllm_is_not_done_with(self):
         self.state = worker_side._LoadState(mock.Mock())
         pull, done = self.pull, []

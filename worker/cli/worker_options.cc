@@ -58,7 +58,7 @@ std::string check_kv_host(const std::string& host) {
              : "";
 }
 
-// None: as much as there is to spare.
+// None: "auto".
 Result<std::optional<int64_t>> parse_pool(std::string_view text) {
   if (text == "auto") return std::optional<int64_t>();
   MR_ASSIGN_OR_RETURN(const int64_t bytes, parse_bytes(text));
@@ -68,10 +68,10 @@ Result<std::optional<int64_t>> parse_pool(std::string_view text) {
 void add_pool_options(CLI::App& app, WorkerOptions& options) {
   app.add_option("--device-pool", options.device_pool,
                  "device memory of each rank for KV pages, for example 256MiB; auto: 1/16 of the "
-                 "free memory, with a GPU what the longest prompts leave; 0: none")
+                 "free memory, with a GPU what the longest prompts leave")
       ->type_name("SIZE")
       ->check(cli::check_by(parse_pool))
-      ->capture_default_str();
+      ->default_str("1/16 of the free memory; with a GPU none");
   app.add_option("--host-pool", options.host_pool,
                  "host memory of each rank for KV pages and for the records of the pages of all "
                  "pools, which take a twentieth of 16-bit pages")
@@ -266,7 +266,11 @@ Result<GroupRankOptions> group_rank_options(const WorkerOptions& options) {
   made.kv_host = options.kv_host;
   made.kv_port = options.kv_port;
   made.rank.side_by_side_tokens = options.side_by_side_tokens;
-  MR_ASSIGN_OR_RETURN(made.rank.device_pool_bytes, parse_pool(options.device_pool));
+  made.rank.device_pool_bytes = std::nullopt;
+  made.rank.device_pool_auto = options.device_pool == "auto";
+  if (!options.device_pool.empty()) {
+    MR_ASSIGN_OR_RETURN(made.rank.device_pool_bytes, parse_pool(options.device_pool));
+  }
   if (!options.host_pool.empty()) {
     MR_ASSIGN_OR_RETURN(made.pools.host_bytes, parse_bytes(options.host_pool));
   }

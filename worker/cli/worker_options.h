@@ -35,8 +35,7 @@ struct WorkerOptions {
   ZmqPublisherOptions kv_events;  // without an endpoint: none are published
   int64_t preempt_tokens = 8192;
   int64_t side_by_side_tokens = 8192;
-  std::string device_pool = "auto";
-  std::string host_pool;
+  std::string device_pool, host_pool;
   std::string disk_pool = "0";
   std::string prefix_disk = "0";
   std::string disk_directory;

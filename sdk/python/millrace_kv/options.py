@@ -30,7 +30,8 @@ class Options:
     on_disconnect: str = ""  # of a prefill whose connection ends early or whose deadline passes; "": the coordinator's
     connect_timeout_s: float = 2.0
     idle_ms: float = 10.0  # how long vLLM's loop rests when all requests wait for caches
-    staging_bytes: int = 256 << 20  # pinned memory of a load on a GPU that is not NVIDIA's
+    staging_bytes: int = 256 << 20  # pinned memory of a load that is not direct, on a GPU
+    direct: bool = False  # on an NVIDIA GPU: whether the library copies straight into vLLM's blocks
 
     @staticmethod
     def parse(config):

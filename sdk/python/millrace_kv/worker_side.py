@@ -2,8 +2,8 @@
 """The connector in a worker process of vLLM (one per tensor-parallel rank): pulls this rank's heads into vLLM's blocks.
 
 Each load runs on a thread: it follows the events of its prefill, pulls each layer as soon as it is ready, and is reported once. The library
-decodes a cache in 8-bit floats as it arrives, in vLLM's blocks or in staging memory. It also brings pages to a GPU of NVIDIA: those in the device
-pool of a rank on this host from there, all others through pinned memory of its own."""
+decodes a cache in 8-bit floats as it arrives, in vLLM's blocks or in staging memory. With the option `direct` it also brings pages to an NVIDIA
+GPU: those in the device pool of a rank on this host from there, all others through pinned memory of its own."""
 import threading
 import time
 from collections import Counter
@@ -73,7 +73,7 @@ class Layers:
 
     vLLM's block ids are its scheduler's, for blocks of `block_tokens`. A kernel may divide such a block into several."""
 
-    def __init__(self, caches, shape, num_kv_heads, block_tokens):
+    def __init__(self, caches, shape, num_kv_heads, block_tokens, direct):
         self._caches = caches
         self._head_dim = shape.head_dim
         for layer, cache in enumerate(caches):
@@ -84,8 +84,9 @@ class Layers:
         self.kernel_tokens = caches[0].shape[2]
         self._ratio = block_tokens // self.kernel_tokens
         self.on_cpu = caches[0].device.type == "cpu"
-        # Whether pulls go through staging memory of this module, because the library knows no such device.
-        self.staged = not self.on_cpu and (caches[0].device.type != "cuda" or torch.version.cuda is None)
+        if direct and not self.on_cpu and (caches[0].device.type != "cuda" or torch.version.cuda is None):
+            raise MillraceError("unsupported", f"\"direct\" needs an NVIDIA GPU; the KV cache is on {caches[0].device}")
+        self.staged = not self.on_cpu and not direct  # whether pulls go through staging memory of this module
 
     def __len__(self):
         return len(self._caches)
@@ -154,7 +155,7 @@ class WorkerSide:
         in_order = [cache for _, cache in sorted(kv_caches.items(), key=lambda item: extract_layer_index(item[0]))]
         if len(in_order) != self._shape.num_layers:
             raise MillraceError("unsupported", f"{len(in_order)} KV caches of a model of {self._shape.num_layers} layers")
-        self._layers = Layers(in_order, self._shape, self._num_heads, self._block_tokens)
+        self._layers = Layers(in_order, self._shape, self._num_heads, self._block_tokens, self._options.direct)
 
     def start(self, metadata):
         for load in metadata.loads:

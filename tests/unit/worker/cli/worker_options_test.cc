@@ -37,6 +37,7 @@ TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
   const auto made = group_rank_options(options);
   ASSERT_TRUE(made.ok()) << made.error().to_string();
   EXPECT_EQ(made->rank.device_pool_bytes, std::nullopt);
+  EXPECT_FALSE(made->rank.device_pool_auto);
   EXPECT_EQ(made->pools.host_bytes, 1 << 20);
   EXPECT_EQ(made->pools.disk_bytes, 2 << 20);
   EXPECT_EQ(made->group.layer_timeout, std::chrono::milliseconds(500));
@@ -46,6 +47,9 @@ TEST(WorkerOptions, TextsAndNumbersBecomeSizesAndTimes) {
   EXPECT_EQ(group_rank_options(options)->rank.device_pool_bytes, 0);
   options.device_pool = "3MiB";
   EXPECT_EQ(group_rank_options(options)->rank.device_pool_bytes, 3 << 20);
+  options.device_pool = "auto";
+  EXPECT_EQ(group_rank_options(options)->rank.device_pool_bytes, std::nullopt);
+  EXPECT_TRUE(group_rank_options(options)->rank.device_pool_auto);
   options.device_pool = "many";
   EXPECT_FALSE(group_rank_options(options).ok());
 }
