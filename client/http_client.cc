@@ -26,6 +26,9 @@ using namespace coordinator;  // the coroutine vocabulary
 
 // Far above any manifest.
 constexpr size_t kMaxAnswerBytes = 256 << 20;
+// What else may end a connection without an answer than a coordinator that is gone.
+constexpr std::string_view kIfCutOff =
+    "; a coordinator that uses TLS is at https://HOST:PORT, and its group port answers no client";
 
 class Exchange {
  public:
@@ -89,7 +92,11 @@ class Exchange {
     while (!header_ec && !parser.is_header_done()) {
       header_ec = co_await read_more(stream_, buffer_, parser, silence_);
     }
-    if (header_ec) co_return error(Errc::kPeerLost, "no answer: {}", text(header_ec));
+    if (header_ec) {
+      const bool cut_off = header_ec != beast::error::timeout && !server_.encrypted;
+      co_return error(Errc::kPeerLost, "no answer from {}: {}{}", server_.to_string(),
+                      text(header_ec), cut_off ? kIfCutOff : "");
+    }
     HttpAnswer answer{static_cast<int>(parser.get().result_int()), {}};
     const auto type = parser.get()[http::field::content_type];
     const bool streamed = is_media_type({type.data(), type.size()}, "text/event-stream");

@@ -29,12 +29,22 @@ Result<std::string> to_bytes(const json::array& tokens) {
   return bytes;
 }
 
-std::string_view nth_line(std::string_view text, int64_t line) {
-  for (; line > 1 && !text.empty(); --line) {
+Result<std::string_view> nth_line(std::string_view text, int64_t line) {
+  for (int64_t passed = 0; !text.empty(); ++passed) {
     const size_t end = text.find('\n');
+    if (passed == line - 1) return text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (text.empty()) {
+      return error(Errc::kInvalidArgument, "the file has {} line{}", passed + 1,
+                   passed == 0 ? "" : "s");
+    }
   }
-  return text.substr(0, text.find('\n'));
+  return Error(Errc::kInvalidArgument, "the file is empty");
+}
+
+Result<std::string> prompt_of_line(std::string_view content, int64_t line) {
+  MR_ASSIGN_OR_RETURN(const std::string_view text, nth_line(content, line));
+  return prompt_from_json(text);
 }
 
 }  // namespace
@@ -56,14 +66,14 @@ Result<std::string> prompt_from_json(std::string_view text) {
 Result<std::string> read_prompt(const std::string& path, int64_t line) {
   MR_ASSIGN_OR_RETURN(std::string content, read_text_file(path, kMaxFileBytes));
   if (path.ends_with(".bin")) return content;
-  Result<std::string> prompt = prompt_from_json(nth_line(content, line));
-  if (!prompt.ok() && line == 1) {
-    if (Result<std::string> whole = prompt_from_json(content); whole.ok()) return whole;
+  Result<std::string> prompt = prompt_of_line(content, line);
+  if (prompt.ok()) return prompt;
+  if (line == 1 && read_json(content).ok()) {
+    Result<std::string> whole = prompt_from_json(content);
+    if (whole.ok()) return whole;
+    return error(whole.error().code, "{}: {}", path, whole.error().message);
   }
-  if (!prompt.ok()) {
-    return error(prompt.error().code, "{}, line {}: {}", path, line, prompt.error().message);
-  }
-  return prompt;
+  return error(prompt.error().code, "{}, line {}: {}", path, line, prompt.error().message);
 }
 
 }  // namespace millrace::client

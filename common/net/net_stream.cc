@@ -2,11 +2,13 @@
 #include "common/net/net_stream.h"
 
 #include <fmt/format.h>
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/read.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -81,8 +83,19 @@ asio::awaitable<void> NetStream::finish() {
 
 std::string NetStream::reason(const error_code& ec) {
   if (ec == boost::beast::error::timeout) return "it took too long";
+  if (ec.category() == asio::error::get_ssl_category()) {
+    const int why = ERR_GET_REASON(static_cast<unsigned long>(ec.value()));
+    // What the first bytes of a peer without TLS look like to OpenSSL.
+    if (why == SSL_R_WRONG_VERSION_NUMBER || why == SSL_R_HTTP_REQUEST) {
+      return fmt::format("the other side does not use TLS: {}", ec.message());
+    }
+  }
   const long verified = tls_ ? SSL_get_verify_result(tls_->native_handle()) : X509_V_OK;
   if (verified == X509_V_OK) return ec.message();
+  // All that host_name_verification leaves behind.
+  if (verified == X509_V_ERR_UNSPECIFIED) {
+    return fmt::format("{}: the certificate is for another host", ec.message());
+  }
   return fmt::format("{}: {}", ec.message(), X509_verify_cert_error_string(verified));
 }
 

@@ -54,8 +54,11 @@ awaitable<void> GroupSession::run(Duration patience) {
     }
   } else {
     if (const auto times = context_.lines.left.due()) {
-      log::warn("group {} from {} disconnected: {}{}", group_id_, peer_, why,
-                PacedLine::others(*times));
+      const bool as_announced = draining_ && closed_because_.empty();
+      const std::string line = fmt::format(
+          "group '{}' (id {}) from {} {}: {}{}", group_name_, group_id_, peer_,
+          as_announced ? "left while draining" : "disconnected", why, PacedLine::others(*times));
+      as_announced ? log::info("{}", line) : log::warn("{}", line);
     }
     context_.scheduler.remove_group(group_id_, *this, why);
   }
@@ -93,6 +96,7 @@ awaitable<Result<void>> GroupSession::serve() {
     auto envelope = co_await read(protocol::kMaxFrameBytes);
     if (!envelope.ok()) co_return envelope.error();
     if (context_.faults.group_message) context_.faults.group_message();
+    if (envelope->has_drain()) draining_ = true;
     if (Result<void> taken = context_.scheduler.receive(group_id_, *std::move(envelope));
         !taken.ok()) {
       co_return taken;
@@ -140,6 +144,7 @@ Result<void> GroupSession::register_group(const protocol::Envelope& envelope) {
   }
   const auto& who = envelope.register_();
   group_id_ = who.group_id();
+  group_name_ = who.group_name();
   context_.joined();
   if (const auto times = context_.lines.joined.due()) {
     log::info("group '{}' (id {}) from {}: model '{}', tp {} x cp {}, {} tokens, {}{}",

@@ -64,6 +64,8 @@ class GroupSession final : public GroupLink, public std::enable_shared_from_this
   const Context context_;
   std::string peer_;
   std::string group_id_;  // "" until registered
+  std::string group_name_;
+  bool draining_ = false;  // it has said that it will leave
   std::string closed_because_;
   std::deque<std::string> outbox_;
   int64_t outbox_bytes_ = 0;

@@ -34,6 +34,24 @@ TEST(PromptFile, RefusesAnythingElse) {
   EXPECT_EQ(read_prompt("/nonexistent/prompt.json", 1).error().code, Errc::kNotFound);
 }
 
+TEST(PromptFile, SaysWhichLinesThereAreAndWhatAWholeDocumentLacks) {
+  const test::TempDirectory files;
+  const auto why = [&](const char* content, int64_t line) {
+    const std::string path = files.write("prompt.json", content);
+    std::string message = read_prompt(path, line).error().message;
+    EXPECT_TRUE(message.starts_with(path)) << message;
+    return message.substr(std::min(path.size(), message.size()));
+  };
+  EXPECT_EQ(why("[1]\n[2]\n", 3), ", line 3: the file has 2 lines");
+  EXPECT_EQ(why("[1]", 2), ", line 2: the file has 1 line");
+  EXPECT_EQ(why("", 1), ", line 1: the file is empty");
+  EXPECT_EQ(why("{\n\"a\": 1\n}", 1),
+            ": neither an array of token ids nor an object with 'prompt_token_ids'");
+  EXPECT_EQ(why("1, 2", 1).substr(0, 18), ", line 1: not JSON");
+  EXPECT_TRUE(read_prompt(files.write("prompt.json", "[1]\n[2]"), 2).ok());
+  EXPECT_TRUE(read_prompt(files.write("prompt.json", "[\n1\n]\n"), 1).ok());
+}
+
 TEST(ProgressView, DrawsABarOfConstantWidth) {
   EXPECT_EQ(ProgressView::bar(0, 4, 0, 0),
             "[----------------------------------------]   0/4 layers  density 0.000  0.0 s");

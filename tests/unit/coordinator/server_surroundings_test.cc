@@ -38,7 +38,9 @@ class LogLines {
   struct Sink final : spdlog::sinks::base_sink<std::mutex> {
     void sink_it_(const spdlog::details::log_msg& message) override {
       const std::lock_guard lock(kept);
-      lines.emplace_back(message.payload.data(), message.payload.size());
+      lines.push_back(
+          fmt::format("{}: {}", spdlog::level::to_string_view(message.level),
+                      fmt::string_view(message.payload.data(), message.payload.size())));
     }
     void flush_() override {}
     std::mutex kept;
@@ -53,6 +55,26 @@ ServerOptions with_groups(const GroupLimits& limits) {
   options.groups = limits;
   options.http.group_handshake = std::chrono::minutes(10);  // silence alone ends nobody
   return options;
+}
+
+TEST(ServerGroupPort, AGroupThatLeavesWhileDrainingIsNoReasonForAWarning) {
+  const LogLines lines;
+  {
+    RunningServer server(patient_options());
+    FakeGroup drained(server.group_port());
+    drained.join(FakeGroup::description("drained", "g0"));
+    drained.send_drain();
+    drained.die();
+    FakeGroup killed(server.group_port());
+    killed.join(FakeGroup::description("killed", "g1"));
+    killed.die();
+    while (lines.count("group 'drained' (id g0)") + lines.count("group 'killed' (id g1)") < 4) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_EQ(lines.count("info: group 'drained' (id g0) from 127.0.0.1"), 2);
+  EXPECT_EQ(lines.count(" left while draining: "), 1);
+  EXPECT_EQ(lines.count("warning: group 'killed' (id g1) from 127.0.0.1"), 1);
 }
 
 TEST(ServerGroupPort, ACrowdThatSaysNothingKeepsNoGroupOut) {

@@ -130,7 +130,31 @@ TEST_F(ServerTlsTest, AClientRefusesAStrangersCertificate) {
 TEST_F(ServerTlsTest, AClientRefusesACertificateOfAnotherHost) {
   use(authority_.issue("DNS:elsewhere.example"));
   RunningServer server(options());
-  EXPECT_FALSE(call(server, authority_, kVersion).ok());
+  const auto answer = call(server, authority_, kVersion);
+  ASSERT_FALSE(answer.ok());
+  EXPECT_TRUE(answer.error().message.ends_with(": the certificate is for another host"))
+      << answer.error().message;
+}
+
+TEST_F(ServerTlsTest, AClientSaysThatTheServerHasNoTls) {
+  RunningServer server(patient_options());
+  const auto answer = call(server, authority_, kVersion);
+  ASSERT_FALSE(answer.ok());
+  EXPECT_NE(answer.error().message.find("the other side does not use TLS"), std::string::npos)
+      << answer.error().message;
+}
+
+TEST_F(ServerTlsTest, AClientWithoutTlsNamesWhatElseThePortMayWant) {
+  RunningServer server(options());
+  for (const uint16_t port : {server.http_port(), server.group_port()}) {
+    const HttpClient client({.host = "127.0.0.1", .port = std::to_string(port)}, {});
+    const auto answer = client.call(kVersion, std::chrono::seconds(20));
+    ASSERT_FALSE(answer.ok());
+    EXPECT_TRUE(
+        answer.error().message.starts_with(fmt::format("no answer from 127.0.0.1:{}: ", port)))
+        << answer.error().message;
+    EXPECT_NE(answer.error().message.find("https://"), std::string::npos) << answer.error().message;
+  }
 }
 
 TEST_F(ServerTlsTest, VersionsBelow12AreRefused) {
