@@ -183,6 +183,8 @@ def words():
     for name, text in sources().items():
         if name != "tools/check_docs.py":
             found.update(WORD.findall(text))
+    # tests/e2e/CMakeLists.txt makes these names.
+    found.update(f"{pathlib.PurePosixPath(name).stem.removesuffix('_test')}_e2e_test" for name in files() if name.startswith("tests/e2e/"))
     return found
 
 
