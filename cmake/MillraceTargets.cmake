@@ -26,13 +26,15 @@ if(MILLRACE_SANITIZE)
   target_link_options(mr_options INTERFACE -fsanitize=${MILLRACE_SANITIZE})
 endif()
 
-# mr_library(name [SERVICE] [OPENMP] SOURCES a.cc ... DEPS target ... [LINKS target ...]): a static library, mr_ and the
+# mr_library(name [SERVICE] [OPENMP] [UNITY] SOURCES a.cc ... DEPS target ... [LINKS target ...]): a static library, mr_ and the
 # path of its folder. DEPS are those whose headers the folder includes (tools/check_includes.py compares them); LINKS
 # those that implement what it calls without including a header of theirs. Both are public.
 # SERVICE: it speaks HTTP, JSON or protobuf, and is compiled with precompiled_service.h instead of precompiled.h.
 # OPENMP: its own code is compiled with OpenMP, without a precompiled header.
+# UNITY: no two of its sources have a name in common that the others must not see, so MILLRACE_UNITY may
+# compile them as one; deploy/run-tests tries it.
 function(mr_library name)
-  cmake_parse_arguments(ARG "SERVICE;OPENMP" "" "SOURCES;DEPS;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "SERVICE;OPENMP;UNITY" "" "SOURCES;DEPS;LINKS" ${ARGN})
   if(NOT ARG_SOURCES)
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE mr_options ${ARG_DEPS} ${ARG_LINKS})
@@ -40,6 +42,13 @@ function(mr_library name)
   endif()
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC mr_options ${ARG_DEPS} ${ARG_LINKS})
+  if(ARG_UNITY AND MILLRACE_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+      # g++ takes the anonymous namespace of a source that another includes for that of a header.
+      target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
+    endif()
+  endif()
   if(ARG_OPENMP)
     target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX)
   elseif(ARG_SERVICE)

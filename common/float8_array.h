@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts arrays to 8-bit floats with one scale (common/kv_scales.h) and back: on the host,
-// in one thread, with the same bits on every processor and on a GPU (kernels/api/float8.h).
+// in one thread, with the same bits on every processor and on a GPU (kernels/api/float8_params.h).
 #pragma once
 
 #include <cstdint>

@@ -68,8 +68,8 @@ struct LayerReport {
 struct PrefillTask {
   std::span<const int32_t> token_ids;        // checked: not empty, each in the vocabulary
   const plan::HeadPlan* plan = nullptr;      // for all heads of the model
-  std::span<const int64_t> probe_positions;  // ascending
-  // Token ids, one a probe, or none. Needed on rank 0 only.
+  std::span<const int64_t> probe_positions;  // whose logits are asked for, ascending
+  // Token ids, one a probed position, or none. Needed on rank 0 only.
   std::span<const int32_t> probe_target_ids;
   int32_t num_top = 10;  // tokens reported at the last position
   // Set on all ranks or on none, as is index_tap. Either makes the last layer attend with all rows.

@@ -244,10 +244,10 @@ Result<void> KvClient::add_scores(const PullLane& lane, const PullPart& part,
                                   std::vector<float>& scores, Deadline deadline) {
   const auto& shard = manifest_.shards[static_cast<size_t>(lane.shard)];
   const auto held = pages_of(shard, manifest_.layout.page_tokens);
-  HeadBlock heads{.num_layers = 1,
-                  .first_kv_head = lane.spans.front().kv_head,
-                  .num_kv_heads = lane.spans.back().kv_head - lane.spans.front().kv_head + 1,
-                  .num_pages = std::ssize(held)};
+  ScoreBlock heads{.num_layers = 1,
+                   .first_kv_head = lane.spans.front().kv_head,
+                   .num_kv_heads = lane.spans.back().kv_head - lane.spans.front().kv_head + 1,
+                   .num_pages = std::ssize(held)};
   for (int64_t layer = 0; layer < part.num_layers; ++layer) {
     heads.first_layer = part.first_layer + static_cast<int32_t>(layer);
     MR_ASSIGN_OR_RETURN(const auto of_rank, fetch_scores(shard, heads, deadline));
@@ -262,7 +262,7 @@ Result<void> KvClient::add_scores(const PullLane& lane, const PullPart& part,
   return {};
 }
 
-Result<std::vector<float>> KvClient::fetch_scores(const Shard& shard, const HeadBlock& heads,
+Result<std::vector<float>> KvClient::fetch_scores(const Shard& shard, const ScoreBlock& heads,
                                                   Deadline deadline) {
   MR_ASSIGN_OR_RETURN(auto* connection, this->connection(shard.address, deadline));
   std::vector<float> scores(static_cast<size_t>(heads.num_scores()));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a handed-over KV cache by (layer, kv head, page range), one call after the other: for tools
-// and tests. PullClient is the fast one. The manifest says which rank serves a page, whatever the
-// tensor-parallel degree on either side.
+// Reads what a handed-over KV cache says of its pages, their digests and scores, on the caller's
+// thread, one call after the other; the decode node and the C interface do. Benchmarks and tests also
+// read pages this way, by (layer, kv head, page range); PullClient does it on threads of its own, over
+// many connections, into a decode engine's memory. The manifest says which rank serves a page,
+// whatever the tensor-parallel degree on either side.
 //
 //   auto client = KvClient(transport, manifest, {});
 //   client.pull(layer, kv_head, 0, client.num_pages(), destination, Deadline::after(10s));
@@ -85,7 +87,7 @@ class KvClient {
   // Adds one rank's scores to `scores`, which covers `part`.
   Result<void> add_scores(const PullLane& lane, const PullPart& part, std::vector<float>& scores,
                           Deadline deadline);
-  Result<std::vector<float>> fetch_scores(const Shard& shard, const HeadBlock& heads,
+  Result<std::vector<float>> fetch_scores(const Shard& shard, const ScoreBlock& heads,
                                           Deadline deadline);
   Result<void> check_kept(int32_t layer, int32_t kv_head, int64_t first_page,
                           int64_t num_pages) const;

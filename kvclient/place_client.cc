@@ -35,14 +35,14 @@ Result<PlaceClient::Answer> PlaceClient::ask(const PullQueue::Work& work) {
     if (called.error().code == Errc::kCancelled) return called.error();
     return answer;
   }
-  MR_ASSIGN_OR_RETURN(auto told, read_place_reply(*called, address, run));
-  if (auto taken = take_memory(socket, *rank, told.device_pool_bytes); !taken.ok()) {
+  MR_ASSIGN_OR_RETURN(auto reply, read_place_reply(*called, address, run));
+  if (auto taken = take_memory(socket, *rank, reply.device_pool_bytes); !taken.ok()) {
     give_up(work, socket, taken.error());
     return answer;
   }
-  answer.places.pages = std::move(told.pages);
+  answer.places.pages = std::move(reply.pages);
   answer.pools = rank->pools;
-  if (told.device_pool_bytes > 0) {
+  if (reply.device_pool_bytes > 0) {
     answer.device_pool = device_pools_.get(address, socket, task.request.device);
   }
   return answer;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that what documents name exists: paths of the tree, options, metrics, variables, JSON fields, types,
-tests, commits.
+"""Checks that what documents name exists: paths of the tree, options, metrics, variables, JSON fields, types and their
+members, constants, functions, tests, presets, targets and labels of CMake, commits.
 
 Reads all Markdown files but CHANGELOG.md and bench/results, which are about their own time. A name counts where it is
 written as code, a commit anywhere. Options and names of other people's programs are listed here. Whether a program has
@@ -47,7 +47,7 @@ FOREIGN_NAMES = {
     "CMake's loops": "kernels_elementwise_bench kernels_gemm_bench",
     "checkpoints": "weight_scale weight_scale_2 weight_scale_inv",
     "glibc, Linux": "malloc_trim ptrace_scope tcp_wmem",
-    "how names are written": "PascalCase snake_case",
+    "how names are written": "PascalCase kConstants snake_case",
     "Dynamo": "dynamo_component_kv_publisher_zmq_events_total OpenEngine",
     "OpenAI": "annotations audio function_call functions modalities tool_choice",
     "SGLang": "UnifiedCacheLinker",
@@ -66,6 +66,11 @@ OPTION_IN_SHELL = re.compile(r"(--[a-z][a-z0-9-]*)(?:=\*)?(?= *[|)])")
 METRIC_IN_CODE = re.compile(r'"(millrace_[a-z0-9_]+)')
 TEST_CASE = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
 TEST_NAME = re.compile(r"[A-Z]\w*[a-z]\w*\.[A-Z]\w*[a-z]\w*$")
+# Where types, CMake's targets and tests' labels are named.
+DECLARED = re.compile(r"\b(?:class|struct|union|concept|enum(?: class)?|message)\s+(?:\[\[\w+\]\]\s+)?(\w+)|\busing\s+(\w+)\s*=")
+STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+TARGET_IN_CMAKE = re.compile(r"\b(?:mr_\w+|add_(?:library|executable|custom_target))\(\s*([\w-]+)")
+LABEL_IN_CMAKE = re.compile(r'LABELS\s+"?([\w;-]+)')
 HISTOGRAM_SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
@@ -79,6 +84,12 @@ FILE = re.compile(r"\.(?:h|cc|cu|cuh|py|proto|cmake|sh)$|-20\d\d-\d\d-\d\d\.(?:t
 # snake_case names of at least two parts: fields, functions, options of files.
 IDENTIFIER = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)+$")
 TYPE = re.compile(r"^(?:[A-Z][a-z0-9]+){2,}$")
+MEMBER = re.compile(r"^(?:\w+::)*(\w+)::(\w+)(?:\(\))?$")
+CONSTANT = re.compile(r"^k[A-Z]\w*$")
+CALL = re.compile(r"^(\w+)\(\)$")
+PRESET = re.compile(r"\b(?:cmake|ctest)\b[^|;&]*? --preset[= ]([\w-]+)")
+LABEL = re.compile(r"\bctest\b[^|;&]*? -L ([\w-]+)")
+TARGETS = re.compile(r"\bcmake\b[^|;&]*? --target((?: [a-z][\w-]*)+)")
 BOLD_TYPE = re.compile(r"\*\*((?:[A-Z][a-z0-9]+){2,})\*\*")
 LISTED = re.compile(r"(?:- |\| )(`[^`]*`(?:, `[^`]*`)*)")
 JSON_KEY = re.compile(r'(?<![\w\\])"([A-Za-z_]\w*)"\s*:')
@@ -172,7 +183,55 @@ def words():
     for name, text in sources().items():
         if name != "tools/check_docs.py":
             found.update(WORD.findall(text))
+    # tests/e2e/CMakeLists.txt makes these names.
+    found.update(f"{pathlib.PurePosixPath(name).stem.removesuffix('_test')}_e2e_test" for name in files() if name.startswith("tests/e2e/"))
     return found
+
+
+@functools.cache
+def declared():
+    """Returns type -> folders that declare it."""
+    found = {}
+    for name, text in sources().items():
+        for names in DECLARED.findall(text):
+            for declared_name in filter(None, names):
+                found.setdefault(declared_name, set()).add(os.path.dirname(name))
+    return found
+
+
+@functools.cache
+def namespaces():
+    return {part for text in sources().values() for name in re.findall(r"\bnamespace ([\w:]+) (?:\{|=)", text) for part in name.split("::")}
+
+
+@functools.cache
+def quoted():
+    """Returns every word that is not C++: of scripts and files of other formats, and of texts in C++; and the foreign ones."""
+    found = set(" ".join(FOREIGN_NAMES.values()).split())
+    for name, text in sources().items():
+        if name == "tools/check_docs.py":
+            continue
+        is_cpp = name.endswith((".h", ".hpp", ".cc", ".cu", ".cuh"))
+        for part in STRING.findall(text) if is_cpp else [text]:
+            found.update(WORD.findall(part))
+    return found
+
+
+@functools.cache
+def words_of(folder):
+    return {word for name, text in sources().items() if os.path.dirname(name) == folder for word in WORD.findall(text)}
+
+
+@functools.cache
+def cmake_names():
+    """Returns the names of presets, targets and labels."""
+    presets = set(re.findall(r'"name": "([\w-]+)"', read("CMakePresets.json")))
+    targets, labels = set(), set(re.findall(r"set\(ARG_LABELS (\w+)\)", read("cmake/MillraceTargets.cmake")))
+    for name, text in sources().items():
+        if name.endswith(("CMakeLists.txt", ".cmake")):
+            targets.update(TARGET_IN_CMAKE.findall(text))
+            labels.update(label for found in LABEL_IN_CMAKE.findall(text) for label in found.split(";"))
+    return presets, targets, labels
 
 
 @functools.cache
@@ -224,6 +283,14 @@ def path_offence(path, document):
     return "no such file or folder"
 
 
+def is_member(owner, name):
+    """Whether a type has the member, as far as one can tell without a compiler: a word of the folders that declare the type (a member of
+    a base may be there), or a namespace the name."""
+    if owner in namespaces():
+        return name in words()
+    return any(name in words_of(folder) for folder in declared().get(owner, ()))
+
+
 def offences(code, document):
     """Yields pairs of name and reason for one piece of code."""
     for option in OPTION.findall(code):
@@ -240,8 +307,26 @@ def offences(code, document):
             yield name, "no such JSON field"
     if IDENTIFIER.match(code) and code not in words() and code not in fields():
         yield code, "no such field or function"
-    if TYPE.match(code) and code not in words():
+    if TYPE.match(code) and code not in declared() and code not in quoted():
         yield code, "no such type"
+    if CONSTANT.match(code) and code not in words():
+        yield code, "no such constant"
+    call = CALL.match(code)
+    if call and call.group(1) not in words():
+        yield code, "no such function"
+    member = MEMBER.match(code)
+    if member and not is_member(*member.groups()):
+        yield code, "no such member"
+    presets, targets, labels = cmake_names()
+    for name in PRESET.findall(code):
+        if name not in presets:
+            yield name, "no such preset"
+    for name in LABEL.findall(code):
+        if name not in labels:
+            yield name, "no test has this label"
+    for name in " ".join(TARGETS.findall(code)).split():
+        if name not in targets:
+            yield name, "no such target"
     if TEST_NAME.match(code) and code not in test_cases():
         yield code, "no such test"
     if PATH.match(code):

@@ -26,7 +26,7 @@ FLAGS = ['-ptx', '-arch=compute_75', '-O3']  # and -I of the tree's root
 # What drivers of CUDA 11.0 and later accept. The code uses nothing newer: the driver would refuse it.
 HEAD = '.version 7.0\n.target sm_70\n'
 FILE = '''// SPDX-License-Identifier: Apache-2.0
-#include "kvclient/device/{name}_ptx.h"
+#include "kvclient/device/kernel_ptx.h"
 
 namespace millrace::kvclient {{
 

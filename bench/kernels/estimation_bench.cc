@@ -180,7 +180,7 @@ class Estimation {
     std::iota(heads_.begin(), heads_.end(), 0);
   }
 
-  void time_probe();
+  void time_last_row_sums();
   void time_vertical_slash();
   void time_block_sparse();
   void time_adaptive();
@@ -197,19 +197,19 @@ class Estimation {
   std::vector<float> column_sums_, diagonal_sums_, lse_;
 };
 
-void Estimation::time_probe() {
+void Estimation::time_last_row_sums() {
   const double ms = fastest_ms(options_, [&] {
-    cpu::probe({.last = layer_.last(),
-                .kv = layer_.kv(),
-                .heads = heads_,
-                .column_sums = column_sums_.data(),
-                .diagonal_sums = diagonal_sums_.data(),
-                .lse = lse_.data()},
-               context_);
+    cpu::last_row_sums({.last = layer_.last(),
+                        .kv = layer_.kv(),
+                        .heads = heads_,
+                        .column_sums = column_sums_.data(),
+                        .diagonal_sums = diagonal_sums_.data(),
+                        .lse = lse_.data()},
+                       context_);
   });
   const double gflop = 4e-9 * static_cast<double>(kLastRows * options_.num_tokens) *
                        options_.head_dim * options_.num_query_heads;
-  fmt::print("  {:<46} {:>9.2f} ms   {:.0f} GFLOP/s\n", "probe, last 64 rows, two passes", ms,
+  fmt::print("  {:<46} {:>9.2f} ms   {:.0f} GFLOP/s\n", "sums of the last 64 rows, two passes", ms,
              gflop / ms * 1e3);
 }
 
@@ -225,7 +225,7 @@ void Estimation::time_vertical_slash() {
                                .index = index.view()},
                               context_);
   });
-  print_line("vertical-slash index (without the probe)", ms, index.density(tiles_));
+  print_line("vertical-slash index (without the sums)", ms, index.density(tiles_));
 }
 
 void Estimation::time_block_sparse() {
@@ -278,7 +278,7 @@ void Estimation::time_page_scores() {
 void run(const Options& options, const cpu::Context& context, DType dtype, bool peaked) {
   fmt::print("{}, {} attention\n", dtype_name(dtype), peaked ? "peaked" : "even");
   Estimation estimation(options, context, dtype, peaked);
-  estimation.time_probe();
+  estimation.time_last_row_sums();
   estimation.time_vertical_slash();
   estimation.time_block_sparse();
   estimation.time_adaptive();

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "bench/kvclient/copy_baselines.h"
-#include "bench/kvclient/device_memory.h"
+#include "bench/kvclient/pull_memory.h"
 #include "bench/kvclient/rank_process.h"
 #include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
@@ -321,7 +321,7 @@ void measure_path(const Options& options, const std::string& path, int threads, 
                                           .connections_per_rank = options.connections_per_rank,
                                           .pages_per_request = options.pages_per_request,
                                           .same_host = path == "same-host"});
-  std::optional<DeviceMemory> device;
+  std::optional<PullMemory> device;
   if (options.to_device != kvclient::kHostMemory)
     device.emplace(options.to_device, placed_bytes(options));
   auto request = request_of(options, device ? device->data() : memory.as<std::byte>());

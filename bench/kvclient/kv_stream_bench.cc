@@ -12,7 +12,7 @@
 #include <chrono>
 #include <optional>
 
-#include "bench/kvclient/device_memory.h"
+#include "bench/kvclient/pull_memory.h"
 #include "bench/kvclient/whole_cache.h"
 #include "comm/ucx/any_ucx.h"
 #include "common/aligned_buffer.h"
@@ -44,7 +44,7 @@ double system_s() {
 }
 
 int run(const Options& options) {
-  std::optional<DeviceMemory> device;
+  std::optional<PullMemory> device;
   std::optional<AlignedBuffer> host;
   if (options.to_device != kvclient::kHostMemory) {
     device.emplace(options.to_device, options.bytes);

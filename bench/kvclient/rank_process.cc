@@ -100,18 +100,18 @@ void fill_page(const kvstore::PageKey& key, std::span<std::byte> page) {
 }
 
 RankProcess::RankProcess(const RankSettings& settings) {
-  std::array<int, 2> told{};
-  MR_CHECK(::pipe(told.data()) == 0, "pipe");
+  std::array<int, 2> addresses_pipe{};
+  MR_CHECK(::pipe(addresses_pipe.data()) == 0, "pipe");
   pid_ = ::fork();
   MR_CHECK(pid_ >= 0, "fork");
   if (pid_ == 0) {
-    ::close(told[0]);
+    ::close(addresses_pipe[0]);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    serve(settings, told[1]);
+    serve(settings, addresses_pipe[1]);
   }
-  ::close(told[1]);
+  ::close(addresses_pipe[1]);
   std::string address;
-  for (char c = 0; ::read(told[0], &c, 1) == 1;) {
+  for (char c = 0; ::read(addresses_pipe[0], &c, 1) == 1;) {
     if (c != '\n') {
       address += c;
       continue;
@@ -119,11 +119,11 @@ RankProcess::RankProcess(const RankSettings& settings) {
     addresses_[must(comm::split_scheme(address)).scheme] = address;
     address.clear();
   }
-  ::close(told[0]);
+  ::close(addresses_pipe[0]);
   MR_CHECK(addresses_.size() >= 2, "a rank did not start");
 }
 
-void RankProcess::serve(const RankSettings& settings, int told) {
+void RankProcess::serve(const RankSettings& settings, int addresses_pipe) {
   {
     const int threads = std::max(1, settings.server_threads);
     std::vector<std::unique_ptr<comm::Transport>> transports;
@@ -144,8 +144,8 @@ void RankProcess::serve(const RankSettings& settings, int told) {
       servers.push_back(must(worker::KvServer::start(*transport, *store, "e", "127.0.0.1", 0)));
       addresses += servers.back()->address() + '\n';
     }
-    MR_CHECK(::write(told, addresses.data(), addresses.size()) > 0, "write");
-    ::close(told);
+    MR_CHECK(::write(addresses_pipe, addresses.data(), addresses.size()) > 0, "write");
+    ::close(addresses_pipe);
     while (true) ::pause();
   }
 }

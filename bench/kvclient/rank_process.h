@@ -40,7 +40,7 @@ class RankProcess {
   double cpu_s() const;
 
  private:
-  [[noreturn]] static void serve(const RankSettings& settings, int told);
+  [[noreturn]] static void serve(const RankSettings& settings, int addresses_pipe);
 
   int pid_ = -1;
   std::map<std::string, std::string> addresses_;  // by scheme

@@ -98,10 +98,10 @@ Result<void> TcpConnection::say_hello(const std::string& capability, Deadline de
   cursor_.add(std::span<const std::byte>(hello));
   MR_RETURN_IF_ERROR(send_all(deadline));
   ServerHelloBytes bytes{};
-  if (auto heard = fill(bytes, deadline, "no hello"); !heard.ok()) {
+  if (auto received = fill(bytes, deadline, "no hello"); !received.ok()) {
     // Whether a client's certificate is accepted becomes known only after the handshake.
     const bool denied = stream_.encrypted() && !stream_.reason().empty();
-    return Error(denied ? Errc::kDenied : heard.error().code, heard.error().message);
+    return Error(denied ? Errc::kDenied : received.error().code, received.error().message);
   }
   const auto answer = read_server_hello(bytes);
   if (!answer) return Error(Errc::kUnsupported, "what listens there is no KV server of Millrace");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/text/utf8.h"
 
+#include <algorithm>
+
 namespace millrace {
 
 size_t first_char_bytes(std::string_view text) {
@@ -29,6 +31,16 @@ size_t utf8_prefix(std::string_view text) {
   size_t at = 0;
   while (const size_t length = first_char_bytes(text.substr(at))) at += length;
   return at;
+}
+
+std::string as_utf8(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = first_char_bytes(text);
+    out += length == 0 ? std::string_view("\xef\xbf\xbd") : text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
 }
 
 std::string_view byte_order_mark(std::string_view text) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace millrace {
@@ -13,6 +14,9 @@ size_t first_char_bytes(std::string_view text);
 // UTF-8.
 size_t utf8_prefix(std::string_view text);
 
+// `text` with U+FFFD in place of bytes that are not UTF-8, such as of a text that was cut in the middle of a
+// character. Pure.
+std::string as_utf8(std::string_view text);
 // The encoding whose byte order mark `text` begins with: "UTF-8", "UTF-16" or "UTF-32"; "" where there
 // is none. Pure.
 std::string_view byte_order_mark(std::string_view text);

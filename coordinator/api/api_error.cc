@@ -3,7 +3,7 @@
 
 #include <boost/json.hpp>
 
-#include "coordinator/api/as_utf8.h"
+#include "common/text/utf8.h"
 #include "protocol/errc.h"
 
 namespace millrace::coordinator {

@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <limits>
 
-#include "coordinator/api/as_utf8.h"
+#include "common/text/utf8.h"
 #include "coordinator/api/request_json.h"
 #include "protocol/sse_parser.h"
 

@@ -25,7 +25,7 @@ bool KnownPrefixes::missed(const protocol::CachedPrefixes& said) {
   } else if (said.sequence() != sequence_ + 1) {
     return ask_once();
   }
-  heard_ = true;
+  reported_ = true;
   sequence_ = said.sequence();
   for (const uint64_t key : said.gone()) keys_.erase(key);
   for (const uint64_t key : said.added()) {

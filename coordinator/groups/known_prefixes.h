@@ -37,7 +37,7 @@ class KnownPrefixes {
   // The most that the request may read there, whatever its plan became at its length, rounded down
   // to kStepTokens. Meaningful only while complete().
   int64_t most_tokens_of(const Request& request) const;
-  bool complete() const { return heard_ && !asked_ && keys_.size() < kMaxPrefixKeys; }
+  bool complete() const { return reported_ && !asked_ && keys_.size() < kMaxPrefixKeys; }
   int64_t num_keys() const { return std::ssize(keys_); }
 
  private:
@@ -59,7 +59,7 @@ class KnownPrefixes {
 
   uint64_t sequence_ = 0;
   uint64_t announced_ = 0;  // by the previous heartbeat
-  bool heard_ = false;
+  bool reported_ = false;
   bool asked_ = false;
   std::unordered_set<uint64_t> keys_;
   std::vector<Origin> origins_;  // the latest last

@@ -4,16 +4,16 @@
 namespace millrace::coordinator {
 
 std::optional<Error> ConnectionTable::refusal(const std::string& client) const {
-  constexpr const char* kOnlyProbes = "only /health, /ready and /metrics are answered";
+  constexpr const char* kOnlyHealthProbes = "only /health, /ready and /metrics are answered";
   const auto any = by_kind_.find(Kind::kAny);
   if (any != by_kind_.end() && std::ssize(any->second) >= limits_.connections) {
     return error(Errc::kUnavailable, "all {} HTTP connections are in use: {}", limits_.connections,
-                 kOnlyProbes);
+                 kOnlyHealthProbes);
   }
   const auto own = by_client_.find(client);
   if (own != by_client_.end() && own->second >= limits_.per_client) {
     return error(Errc::kExhausted, "{} connections of {} are open, the limit for one client: {}",
-                 own->second, client, kOnlyProbes);
+                 own->second, client, kOnlyHealthProbes);
   }
   return std::nullopt;
 }
@@ -22,14 +22,14 @@ ConnectionTable::Admission ConnectionTable::admit(const std::string& client, boo
   Admission admission{.id = ++last_id_};
   if (by_admin_port) {
     admission.kind = Kind::kAdmin;
-    admission.only_probes =
+    admission.only_health_probes =
         error(Errc::kNotFound, "this port serves only /health, /ready, /metrics, /version and /");
   } else {
-    admission.only_probes = refusal(client);
-    if (admission.only_probes) admission.kind = Kind::kProbe;
+    admission.only_health_probes = refusal(client);
+    if (admission.only_health_probes) admission.kind = Kind::kHealthProbe;
   }
   auto& alike = by_kind_[admission.kind];
-  if (admission.kind != Kind::kAny && std::ssize(alike) >= limits_.probes) {
+  if (admission.kind != Kind::kAny && std::ssize(alike) >= limits_.health_probes) {
     admission.gives_way = *alike.begin();
     leave(*admission.gives_way);
   }

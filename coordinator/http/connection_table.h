@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which HTTP connections are open, and what a new one may do. Monitoring always gets in: beyond the
-// limits (on all connections, and on those of one client) a connection may carry one probe, and
+// limits (on all connections, and on those of one client) a connection may carry one health probe, and
 // when there are too many of these the oldest is closed. Pure: the server closes it.
 #pragma once
 
@@ -17,20 +17,20 @@ namespace millrace::coordinator {
 class ConnectionTable {
  public:
   using Id = uint64_t;
-  // kAdmin: connected to the port for probes only.
-  enum class Kind { kAny, kProbe, kAdmin };
+  // kAdmin: connected to the port for health probes only.
+  enum class Kind { kAny, kHealthProbe, kAdmin };
 
   struct Limits {
     int connections = 1024;
     int per_client = 512;
-    int probes = 32;  // of kProbe, and of kAdmin
+    int health_probes = 32;  // of kHealthProbe, and of kAdmin
   };
 
   struct Admission {
     Id id = 0;
     Kind kind = Kind::kAny;
-    std::optional<Error> only_probes;  // the reason, unless the kind is kAny
-    std::optional<Id> gives_way;       // the connection to close; no longer in the table
+    std::optional<Error> only_health_probes;  // the reason, unless the kind is kAny
+    std::optional<Id> gives_way;              // the connection to close; no longer in the table
   };
 
   explicit ConnectionTable(const Limits& limits) : limits_(limits) {}

@@ -50,7 +50,8 @@ RequestGate::RequestGate(const HttpLimits& limits, const TokenTable& tokens,
 
 std::optional<ApiError> RequestGate::check(const Route& route, std::string_view authorization,
                                            uint64_t announced_bytes) {
-  if (only_probes() && !is_probe(route)) return ApiError(*admission_.only_probes);
+  if (only_health_probes() && !is_health_probe(route))
+    return ApiError(*admission_.only_health_probes);
   if (auto stranger = identify(route, authorization)) return stranger;
   const uint64_t max_bytes = max_body_bytes(route);
   if (announced_bytes > max_bytes) {
@@ -86,7 +87,7 @@ std::optional<ApiError> RequestGate::identify(const Route& route, std::string_vi
   return std::nullopt;
 }
 
-// The probe port answers everybody who reaches it, but only admins see whose requests there are.
+// The admin port answers everybody who reaches it, but only admins see whose requests there are.
 Caller RequestGate::viewer(std::string_view authorization) const {
   const Result<std::string_view> token = bearer_token(authorization);
   if (!token.ok()) return {};
@@ -117,7 +118,7 @@ uint64_t RequestGate::max_body_bytes(const Route& route) const {
   }
 }
 
-bool RequestGate::is_probe(const Route& route) const {
+bool RequestGate::is_health_probe(const Route& route) const {
   switch (route.endpoint) {
     case Endpoint::kHealth:
     case Endpoint::kReady:

@@ -37,11 +37,11 @@ class RequestGate {
   void release() { share_.give_back(); }
 
   uint64_t max_body_bytes(const Route& route) const;
-  // The connection gets one answer, to a probe; every other request is refused.
-  bool only_probes() const { return admission_.only_probes.has_value(); }
+  // The connection gets one answer, to a health probe; every other request is refused.
+  bool only_health_probes() const { return admission_.only_health_probes.has_value(); }
 
  private:
-  bool is_probe(const Route& route) const;
+  bool is_health_probe(const Route& route) const;
   std::optional<ApiError> identify(const Route& route, std::string_view authorization);
   Caller viewer(std::string_view authorization) const;
 

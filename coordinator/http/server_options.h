@@ -30,11 +30,11 @@ struct HttpLimits {
   int max_connections = 1024;
   int max_connections_per_client = 0;  // 0: half of all
   // In addition: for /health, /ready and /metrics, and to turn all other requests away.
-  int probe_connections = 32;
+  int health_probe_connections = 32;
   // Between requests, and for a whole header. Longer than routers and proxies keep an unused
   // connection in their pools, so that they, who send the next request, close it first.
   Duration idle = std::chrono::seconds(120);
-  Duration probe_idle = std::chrono::seconds(5);   // the same, beyond max_connections
+  Duration health_probe_idle = std::chrono::seconds(5);  // the same, beyond max_connections
   Duration progress = std::chrono::seconds(20);    // for the next piece of a body or a response
   Duration body_time = std::chrono::minutes(10);   // for a whole body
   uint64_t min_body_rate = 16 << 10;               // bytes a second, once `progress` has passed
@@ -67,7 +67,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t http_port = 8000;  // 0: any free one
   uint16_t group_port = 8001;
-  std::optional<uint16_t> admin_port;  // for probes only, with places of its own
+  std::optional<uint16_t> admin_port;  // for health probes only, with places of its own
   std::string token_file;              // "" : everybody may do everything
   TlsFiles http_tls;                   // without a certificate: not encrypted
   TlsFiles group_tls;                  // the same; with a CA, groups need its certificate

@@ -15,7 +15,6 @@
 #include "common/result.h"
 #include "coordinator/requests/on_disconnect.h"
 #include "coordinator/requests/refusal.h"
-#include "coordinator/requests/request_role.h"
 #include "protocol/control_messages.pb.h"
 
 namespace millrace::coordinator {
@@ -30,6 +29,14 @@ std::string_view request_state_name(RequestState state);
 // The lease of a request that is done. kLost: the group that held the KV is gone.
 enum class LeaseState { kNone, kActive, kReleased, kExpired, kLost };
 std::string_view lease_state_name(LeaseState state);
+
+// What a record stands for. Where nothing is shared, one record is both a client's request and the
+// prefill that a group computes for it.
+enum class RequestRole {
+  kWhole,    // both
+  kJoined,   // a client's request, answered by the prefill of another record
+  kPrefill,  // a prefill: for requests that have joined it, or for one that may yet come
+};
 
 struct Request {
   bool ended() const { return state == RequestState::kDone || state == RequestState::kFailed; }

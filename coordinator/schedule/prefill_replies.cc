@@ -67,10 +67,10 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
 void PrefillReplies::release_unasked(Group& group, const protocol::PrefillDone& message) {
   const std::string& lease_id = message.manifest().lease_id();
   const auto known = requests_.table().known_to_groups_as(message.request_id());
-  const bool told = std::ranges::any_of(known, [&](const auto& request) {
+  const bool is_known = std::ranges::any_of(known, [&](const auto& request) {
     return request->result && request->result->manifest().lease_id() == lease_id;
   });
-  if (!told) group.send_release(message.request_id(), lease_id);
+  if (!is_known) group.send_release(message.request_id(), lease_id);
 }
 
 void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message, bool made_room) {

@@ -16,7 +16,7 @@ DescriptorBudget DescriptorBudget::of(int64_t descriptors, int64_t own,
     return static_cast<int>(each);
   };
   DescriptorBudget budget;
-  budget.probes = take(wanted.probes, 2, 4);
+  budget.health_probes = take(wanted.health_probes, 2, 4);
   budget.strangers = take(wanted.strangers, 1, 4);
   budget.groups = take(wanted.groups, 1, 4);
   budget.connections = take(wanted.connections, 1, 1);

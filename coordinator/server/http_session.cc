@@ -23,7 +23,7 @@ HttpSession::HttpSession(tcp::socket socket, const TlsContext& tls, HttpShared& 
       stream_(std::move(socket), tls),
       gate_(shared.options.http, shared.tokens, std::move(admission), shared.bodies,
             client_of(stream_.socket())),
-      writer_(stream_, shared, client_of(stream_.socket()), gate_.only_probes()) {
+      writer_(stream_, shared, client_of(stream_.socket()), gate_.only_health_probes()) {
   error_code ignored;
   stream_.socket().set_option(tcp::no_delay(true), ignored);
 }
@@ -47,7 +47,8 @@ awaitable<void> HttpSession::run() {
 
 TimePoint HttpSession::header_due() const {
   const HttpLimits& limits = shared_.options.http;
-  return Clock::steady().now() + (gate_.only_probes() ? limits.probe_idle : limits.idle);
+  return Clock::steady().now() +
+         (gate_.only_health_probes() ? limits.health_probe_idle : limits.idle);
 }
 
 awaitable<bool> HttpSession::accept_tls(TimePoint due) {

@@ -112,7 +112,7 @@ void add_limits(CLI::App& app, Arguments& arguments) {
       ->check(cli::check_by(parse_bytes))
       ->capture_default_str();
   app.add_option("--max-connections", server.http.max_connections,
-                 "concurrent HTTP connections; 32 more are accepted for probes only")
+                 "concurrent HTTP connections; 32 more are accepted for health probes only")
       ->check(cli::number_range(1, 65536))
       ->capture_default_str();
   app.add_option("--max-connections-per-client", server.http.max_connections_per_client,
@@ -314,7 +314,7 @@ Result<coordinator::ServerOptions> server_options(const Arguments& arguments) {
 }
 
 // Takes as many descriptors as the system lets this process have, and no more connections than they
-// reach for. Otherwise connections below their limit would keep the probes out.
+// reach for. Otherwise connections below their limit would keep health probes out.
 void fit_to_descriptors(coordinator::ServerOptions& options) {
   using coordinator::DescriptorBudget;
   // Listeners, the log, files, and what libraries open. A tokenizer's process is started anew beside
@@ -325,18 +325,18 @@ void fit_to_descriptors(coordinator::ServerOptions& options) {
   const int64_t descriptors = raise_descriptor_limit();
   const auto budget = DescriptorBudget::of(descriptors, own,
                                            {.connections = options.http.max_connections,
-                                            .probes = options.http.probe_connections,
+                                            .health_probes = options.http.health_probe_connections,
                                             .strangers = options.groups.strangers,
                                             .groups = options.groups.groups});
   if (budget.connections < options.http.max_connections) {
     log::warn(
         "the limit of {} open files is too low for --max-connections {}: {} connections of clients "
-        "are taken, {} of probes and {} of groups",
-        descriptors, options.http.max_connections, budget.connections, budget.probes,
+        "are taken, {} of health probes and {} of groups",
+        descriptors, options.http.max_connections, budget.connections, budget.health_probes,
         budget.groups);
   }
   options.http.max_connections = budget.connections;
-  options.http.probe_connections = budget.probes;
+  options.http.health_probe_connections = budget.health_probes;
   options.groups.strangers = budget.strangers;
   options.groups.strangers_of_address =
       std::min(options.groups.strangers_of_address, budget.strangers);
@@ -351,7 +351,7 @@ Result<void> run(const coordinator::ServerOptions& options, const std::string& p
   };
   log::info("{} on {}, groups on {}", options.http_tls.certificate.empty() ? "HTTP" : "HTTPS",
             at(server->http_port()), at(server->group_port()));
-  if (const auto admin = server->admin_port()) log::info("probes on {}", at(*admin));
+  if (const auto admin = server->admin_port()) log::info("health probes on {}", at(*admin));
   if (options.otlp_endpoint) log::info("traces to {}", options.otlp_endpoint->to_string());
   if (options.token_file.empty()) {
     log::warn("no --tokens: whoever reaches the HTTP port may do everything");

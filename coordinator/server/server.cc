@@ -55,7 +55,7 @@ ConnectionTable::Limits connection_limits(const HttpLimits& limits) {
           .per_client = limits.max_connections_per_client > 0
                             ? limits.max_connections_per_client
                             : std::max(1, limits.max_connections / 2),
-          .probes = limits.probe_connections};
+          .health_probes = limits.health_probe_connections};
 }
 
 template <typename Work>
@@ -282,7 +282,7 @@ awaitable<void> Server::Impl::accept(tcp::acceptor& acceptor,
   }
 }
 
-// Accepts every connection, so that none waits in the listener's queue, where a probe would stand
+// Accepts every connection, so that none waits in the listener's queue, where a health probe would stand
 // behind thousands of others.
 void Server::Impl::take_http(tcp::socket socket, bool by_admin_port) {
   const auto admission = connections.admit(client_of(socket), by_admin_port);

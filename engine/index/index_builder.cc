@@ -73,7 +73,7 @@ Result<IndexBuilder> IndexBuilder::create(kernels::Device& device, comm::DeviceC
   const int64_t sums_bytes = max_heads * num_tokens * int64_t{sizeof(float)};
   MR_ASSIGN_OR_RETURN(builder.column_sums_, device.allocate(sums_bytes));
   MR_ASSIGN_OR_RETURN(builder.diagonal_sums_, device.allocate(sums_bytes));
-  MR_ASSIGN_OR_RETURN(builder.probe_lse_,
+  MR_ASSIGN_OR_RETURN(builder.last_row_lse_,
                       device.allocate(max_heads * kernels::kLastRows * int64_t{sizeof(float)}));
   if (cp.size() > 1) {
     builder.packed_bytes_ = max_heads * packed_head_bytes(shape);
@@ -166,12 +166,12 @@ Result<void> IndexBuilder::vertical_slash(int32_t layer, const std::vector<int32
     budgets.push_back({head.verticals, head.slashes});
   }
   if (!own.empty()) {
-    device_->probe({.last = last,
-                    .kv = kv,
-                    .heads = own,
-                    .column_sums = column_sums_.as<float>(),
-                    .diagonal_sums = diagonal_sums_.as<float>(),
-                    .lse = probe_lse_.as<float>()});
+    device_->last_row_sums({.last = last,
+                            .kv = kv,
+                            .heads = own,
+                            .column_sums = column_sums_.as<float>(),
+                            .diagonal_sums = diagonal_sums_.as<float>(),
+                            .lse = last_row_lse_.as<float>()});
     device_->build_vertical_slash({.column_sums = column_sums_.as<float>(),
                                    .diagonal_sums = diagonal_sums_.as<float>(),
                                    .num_tokens = kv.num_tokens,

@@ -74,7 +74,7 @@ class IndexBuilder {
   HeadRange heads_;
   kernels::DeviceBuffer column_sums_;    // [vertical-slash heads of this rank, tokens]
   kernels::DeviceBuffer diagonal_sums_;  // the same
-  kernels::DeviceBuffer probe_lse_;      // [vertical-slash heads of this rank, kLastRows]
+  kernels::DeviceBuffer last_row_lse_;   // [vertical-slash heads of this rank, kLastRows]
   // Lists as they travel (index_builder.cc), for the largest number of heads that a rank is dealt.
   // Empty with one rank.
   int64_t packed_bytes_ = 0;

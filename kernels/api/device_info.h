@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/dtype.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 
 namespace millrace::kernels {
 
@@ -38,7 +38,7 @@ struct DeviceInfo {
   // experts() has the rows of all experts in its scratch memory at once; those of each expert begin at a
   // multiple of this. 0: it holds one expert's rows at a time. See expert_scratch_rows.
   int32_t expert_row_step = 0;
-  bool float8_products = false;  // kernels/api/float8.h
+  bool float8_products = false;  // kernels/api/float8_params.h
   // Widths of products of 8-bit floats must be multiples of this.
   int32_t float8_width_step = kFloat8WidthStep;
   // Limits of the operations: head dimensions, widths of hidden states and of a rank's part of an

@@ -27,7 +27,7 @@ struct LastRows {
 // Two passes over K: exact softmax statistics of the last rows, then p[r, j] = exp(scale q_r k_j -
 // lse_r) summed by column and by diagonal (MInference's vertical and slash scores; SnapKV's page
 // scores).
-struct ProbeParams {
+struct LastRowSumsParams {
   LastRows last;
   KvSlab kv;
   std::span<const int32_t> heads;
@@ -52,7 +52,7 @@ struct VerticalSlashBudget {
 };
 
 struct VerticalSlashParams {
-  const float* column_sums = nullptr;    // [heads.size(), num_tokens] as ProbeParams gives them
+  const float* column_sums = nullptr;  // [heads.size(), num_tokens] as LastRowSumsParams gives them
   const float* diagonal_sums = nullptr;  // [heads.size(), num_tokens]
   int64_t num_tokens = 0;
   std::span<const int32_t> heads;
@@ -172,7 +172,7 @@ inline constexpr bool takes_everything(const AdaptiveRule& rule) {
 }
 
 // How the last rows' exact attention is spread over the pages. `lse` is of dense rows
-// (ProbeParams::lse).
+// (LastRowSumsParams::lse).
 struct PageScoresParams {
   LastRows last;
   KvSlab kv;

@@ -10,7 +10,7 @@
 
 #include "common/units.h"
 #include "kernels/api/activation.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels {
@@ -66,7 +66,7 @@ struct ExpertsParams {
   bool accumulate = false;    // adds to `out`
 };
 
-// The same with 8-bit floats (kernels/api/float8.h) and without biases: the activation's output is rounded to
+// The same with 8-bit floats (kernels/api/float8_params.h) and without biases: the activation's output is rounded to
 // `dtype` and quantised by row for the second product. k, n and row strides are multiples of
 // DeviceInfo::float8_width_step.
 struct Float8ExpertsParams {

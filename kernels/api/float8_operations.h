@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/api/experts.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 
 namespace millrace::kernels {
 

@@ -13,7 +13,7 @@ class IndexOperations {
   virtual ~IndexOperations() = default;
 
   virtual void build_closed_form(const ClosedFormParams& params) = 0;
-  virtual void probe(const ProbeParams& params) = 0;
+  virtual void last_row_sums(const LastRowSumsParams& params) = 0;
   virtual void build_vertical_slash(const VerticalSlashParams& params) = 0;
   virtual void build_block_sparse(const BlockSparseParams& params) = 0;
   virtual void build_adaptive(const AdaptiveParams& params) = 0;

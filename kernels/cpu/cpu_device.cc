@@ -77,7 +77,9 @@ class CpuDevice final : public HostMemoryDevice {
     cpu::decode_attention(params, context_);
   }
 
-  void probe(const ProbeParams& params) override { cpu::probe(params, context_); }
+  void last_row_sums(const LastRowSumsParams& params) override {
+    cpu::last_row_sums(params, context_);
+  }
   void build_vertical_slash(const VerticalSlashParams& params) override {
     cpu::build_vertical_slash(params, context_);
   }

@@ -217,7 +217,7 @@ class CudaDevice final : public Device {
   void build_closed_form(const ClosedFormParams& params) override {
     run(cuda::build_closed_form, params);
   }
-  void probe(const ProbeParams& params) override { run(cuda::probe, params); }
+  void last_row_sums(const LastRowSumsParams& params) override { run(cuda::last_row_sums, params); }
   void build_vertical_slash(const VerticalSlashParams& params) override {
     run(cuda::build_vertical_slash, params);
   }

@@ -8,7 +8,7 @@
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/api/experts.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/swiglu.h"
 
@@ -36,7 +36,7 @@ void float8_decode(const Float8DecodeParams& params);
 void attention(const AttentionParams& params);
 void decode_attention(const DecodeAttentionParams& params);
 
-void probe(const ProbeParams& params);
+void last_row_sums(const LastRowSumsParams& params);
 void build_vertical_slash(const VerticalSlashParams& params);
 void build_block_sparse(const BlockSparseParams& params);
 void build_adaptive(const AdaptiveParams& params);

@@ -37,7 +37,7 @@ class RefDevice final : public HostMemoryDevice {
     ref::decode_attention(params);
   }
 
-  void probe(const ProbeParams& params) override { ref::probe(params); }
+  void last_row_sums(const LastRowSumsParams& params) override { ref::last_row_sums(params); }
   void build_vertical_slash(const VerticalSlashParams& params) override {
     ref::build_vertical_slash(params);
   }

@@ -384,7 +384,7 @@ void cover_row(const Vector& log_masses, const std::set<int32_t>& kept, const Ad
 
 }  // namespace
 
-void probe(const ProbeParams& params) {
+void last_row_sums(const LastRowSumsParams& params) {
   const int64_t num_tokens = params.kv.num_tokens;
   for (size_t h = 0; h < params.heads.size(); ++h) {
     Vector columns(static_cast<size_t>(num_tokens));

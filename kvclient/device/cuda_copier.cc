@@ -7,8 +7,7 @@
 
 #include "common/units.h"
 #include "kvclient/device/cuda_pool.h"
-#include "kvclient/device/gather_ptx.h"
-#include "kvclient/device/scatter_ptx.h"
+#include "kvclient/device/kernel_ptx.h"
 
 namespace millrace::kvclient {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvclient/device/gather_ptx.h"
+#include "kvclient/device/kernel_ptx.h"
 
 namespace millrace::kvclient {
 

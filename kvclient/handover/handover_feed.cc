@@ -74,13 +74,13 @@ struct HandoverFeed::State {
 
 void HandoverFeed::State::report_change() {
   changed.notify_all();
-  std::vector<std::shared_ptr<const std::function<void()>>> told;
+  std::vector<std::shared_ptr<const std::function<void()>>> live;
   {
     const std::lock_guard lock(mutex);
     std::erase_if(listeners, [](const auto& listener) { return listener.expired(); });
-    for (const auto& listener : listeners) told.push_back(listener.lock());
+    for (const auto& listener : listeners) live.push_back(listener.lock());
   }
-  for (const auto& listener : told) {
+  for (const auto& listener : live) {
     if (listener) (*listener)();
   }
 }

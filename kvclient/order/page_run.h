@@ -40,7 +40,7 @@ struct PulledPage {
 };
 
 // Scores of all pages that the rank holds.
-struct HeadBlock {
+struct ScoreBlock {
   int32_t first_layer = 0;
   int32_t num_layers = 0;
   int32_t first_kv_head = 0;

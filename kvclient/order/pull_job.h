@@ -16,7 +16,7 @@ namespace millrace::kvclient {
 // Either the pages of `run`, or the scores that the rank has of the kv heads in `scores`.
 struct PullJob {
   PageRun run;
-  HeadBlock scores;
+  ScoreBlock scores;
   bool hot = false;  // its pages are on the hot list
   int lane = 0;      // index in the task's lanes
 

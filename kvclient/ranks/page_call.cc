@@ -71,7 +71,7 @@ std::string place_request(const Manifest& manifest, const PageRun& run, bool dev
   return request.SerializeAsString();
 }
 
-std::string score_request(const Manifest& manifest, const HeadBlock& heads) {
+std::string score_request(const Manifest& manifest, const ScoreBlock& heads) {
   auto request = request_from(manifest, heads.first_layer, heads.first_kv_head);
   request.mutable_scores()->set_num_layers(static_cast<uint32_t>(heads.num_layers));
   request.mutable_scores()->set_num_kv_heads(static_cast<uint32_t>(heads.num_kv_heads));

@@ -50,7 +50,7 @@ Result<PlaceAnswer> read_place_reply(const std::string& reply, const std::string
 
 // The header that asks for scores, and the check of its reply, which has filled `scores`: a score
 // must be finite and not negative.
-std::string score_request(const Manifest& manifest, const HeadBlock& heads);
+std::string score_request(const Manifest& manifest, const ScoreBlock& heads);
 Result<void> check_score_reply(const comm::TransportConnection::Reply& reply,
                                const std::string& address, std::span<const float> scores);
 

@@ -8,7 +8,7 @@
 
 #include "common/result.h"
 #include "kernels/api/device_memory.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/api/matrix.h"
 #include "model/checkpoint/safetensors.h"
 

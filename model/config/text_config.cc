@@ -45,10 +45,10 @@ Result<boost::json::object> text_config(boost::json::object config, const std::s
   }
   boost::json::object text = std::move(config["text_config"].get_object());
   text["architectures"] = boost::json::array{wrapped->text_architecture};
-  for (const char* around : {"quantization_config", "eos_token_id"}) {
-    const auto* value = config.if_contains(around);
-    const auto* own = text.if_contains(around);
-    if (value != nullptr && (own == nullptr || own->is_null())) text[around] = *value;
+  for (const char* field : {"quantization_config", "eos_token_id"}) {
+    const auto* value = config.if_contains(field);
+    const auto* of_text = text.if_contains(field);
+    if (value != nullptr && (of_text == nullptr || of_text->is_null())) text[field] = *value;
   }
   // The class around the text model has the last layer, and ties it unless told otherwise.
   const auto* tied = config.if_contains("tie_word_embeddings");

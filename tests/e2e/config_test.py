@@ -13,6 +13,9 @@ PROGRAMS = ["coordinator", "worker", "batch", "calibrate", "client", "decode", "
 NOT_FOR_FILES = {"--help", "--version", "--config", "--print-config"}
 # Values to try, since an option may be of any kind: the first that it accepts is used.
 VALUES = ['a "b" #c\\d', "1", "0.5", "100", "1MiB", "10.0.0.1:8001", "tcp://10.0.0.1:5557", "http://10.0.0.1:4318", "cpu", "a=b", "a", "adaptive"]
+# What options of a kind most often take is tried first: every attempt starts the program.
+LIKELY = {"N": "1", "SIZE": "1", "SHARE": "1", "URL": "http://10.0.0.1:4318", "ENDPOINT": "tcp://10.0.0.1:5557", "HOST:PORT": "10.0.0.1:8001",
+          "LIST": "adaptive"}
 
 
 def run(program, *words):
@@ -66,7 +69,8 @@ class ConfigTest(unittest.TestCase):
         elif "|" in command.options[option]:
             values = command.options[option].split("|")[1:]
         else:
-            values = VALUES
+            likely = LIKELY.get(command.options[option])
+            values = sorted(VALUES, key=lambda value: value != likely)
         for value in values:
             words = [option] if value is None else [f"{option}={value}"]
             done = command.printed(*words)

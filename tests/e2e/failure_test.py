@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from service import NOTICED_S, PATIENCE_S, SLOWDOWN, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+from service import NOTICED_S, PATIENCE_S, SLOWDOWN, InBackground, Service, ServiceTestCase, make_prompt, stop, tokens_for, wait_until
 
 GRID = {"tp": 2, "cp": 4}
 NUM_RANKS = 8
@@ -26,16 +26,6 @@ NUM_LAYERS = 5
 GONE_S = 30
 # Some ten times as long as a layer takes here.
 LAYER_TIMEOUT_S = 4 if SLOWDOWN == 1 else 16
-
-
-def process_state(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")", 1)[1].split()[0]
-
-
-def stop(pid):
-    os.kill(pid, signal.SIGSTOP)
-    wait_until(f"process {pid} to stop", lambda: process_state(pid) == "T", 10)
 
 
 def shared_memory_files(pids):
@@ -89,20 +79,7 @@ class LostRankTest(ServiceTestCase):
         wait_until("the coordinator to miss the group", lambda: self.service.get("/ready")[0] == 503, NOTICED_S)
 
     def hold_in_layer(self, layers_done):
-        """Posts a request in the background and stops the rank once `layers_done` layers are done, so that it gets no further."""
-        pid = self.service.ranks()[self.RANK]
-        for _ in range(20):
-            request_id = f"held-{time.monotonic_ns()}"
-            post = InBackground(lambda: self.service.prefill(LAYERED, request_id=request_id))
-            # The request may be finished before the test looks.
-            wait_until(f"layer {layers_done} of {request_id}",
-                       lambda: post.ended_at or self.service.layers_done(request_id) >= layers_done, PATIENCE_S)
-            stop(pid)
-            if self.service.layers_done(request_id) == layers_done:
-                return post
-            os.kill(pid, signal.SIGCONT)
-            post.wait(PATIENCE_S)
-        self.fail(f"no request was found with {layers_done} layers done")
+        return self.service.hold_in_layer(self.RANK, LAYERED, layers_done)[1]
 
     def expect_retriable(self, post, since, within_s):
         status, headers, body = post.wait(within_s)

@@ -67,13 +67,23 @@ def free_ports(count):
     raise AssertionError(f"no {count} free ports")
 
 
+def process_state(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
+
+
 def alive(pid):
     """Whether the process runs and is not a zombie that waits for its parent."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return process_state(pid) not in "ZX"
     except OSError:
         return False
+
+
+def stop(pid):
+    """Returns once the process has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(f"process {pid} to stop", lambda: process_state(pid) == "T", 10)
 
 
 class InBackground:
@@ -310,6 +320,22 @@ class Service:
             assert "error" not in body or status == 404, body
             return status == 200 and body.get("progress", {}).get("layers_done", 0) >= count
         wait_until(f"layer {count} of {request_id}", started, PATIENCE_S)
+
+    def hold_in_layer(self, rank, prompt, layers_done, **fields):
+        """Posts a request in the background and stops the rank once exactly `layers_done` layers are done, so that it gets no further.
+        Returns the request's id and the post."""
+        pid = self.ranks()[rank]
+        for _ in range(20):
+            request_id = f"held-{time.monotonic_ns()}"
+            post = InBackground(lambda: self.prefill(prompt, request_id=request_id, **fields))
+            # The request may be finished before the test looks.
+            wait_until(f"layer {layers_done} of {request_id}", lambda: post.ended_at or self.layers_done(request_id) >= layers_done, PATIENCE_S)
+            stop(pid)
+            if self.layers_done(request_id) == layers_done:
+                return request_id, post
+            os.kill(pid, signal.SIGCONT)
+            post.wait(PATIENCE_S)
+        raise AssertionError(f"no request was found with {layers_done} layers done")
 
     def decode(self, response, *options, model=MODEL_DIR, max_tokens=4, **environment):
         """(exit status, output or error text) of millrace-decode for a prefill response."""

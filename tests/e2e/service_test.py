@@ -16,7 +16,9 @@ from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCas
 SHORT = make_prompt(1024, seed=1)
 # Long enough for a test to act in the middle of it, and to break something without haste.
 MEDIUM = make_prompt(tokens_for(4096), seed=2)
-LONG = make_prompt(tokens_for(16384), seed=3)
+# Also with sanitizers so much longer than SHORT that SHORT may run between its layers.
+LONG = make_prompt(max(tokens_for(8192), 4096), seed=3)
+NUM_LAYERS = 5
 
 
 class DecodeTestCase(ServiceTestCase):
@@ -196,6 +198,9 @@ class TroubleTest(ServiceTestCase):
     def kill_rank_during_a_request(self, rank, layers_done):
         post = InBackground(lambda: self.service.prefill(LONG, request_id="doomed"))
         self.service.wait_for_layers("doomed", layers_done)
+        self.kill_rank_and_expect_an_error(rank, post, "doomed")
+
+    def kill_rank_and_expect_an_error(self, rank, post, request_id):
         self.service.kill_rank(rank)
         killed_at = time.monotonic()
         status, headers, body = post.wait(PATIENCE_S)
@@ -203,7 +208,7 @@ class TroubleTest(ServiceTestCase):
         self.assertTrue(body["error"]["retriable"])
         self.assertIn("Retry-After", headers)
         self.assertLess(post.ended_at - killed_at, NOTICED_S)
-        self.expect_a_new_group_serves("doomed")
+        self.expect_a_new_group_serves(request_id)
 
     def test_killed_rank_0_costs_its_request_a_retriable_error(self):
         self.kill_rank_during_a_request(0, layers_done=1)
@@ -215,7 +220,9 @@ class TroubleTest(ServiceTestCase):
         self.kill_rank_during_a_request(1, layers_done=0)
 
     def test_rank_killed_in_the_last_layer_costs_no_more(self):
-        self.kill_rank_during_a_request(1, layers_done=4)
+        # The last layer, which computes only the last rows, is soon over, so the rank is stopped in it first.
+        request_id, post = self.service.hold_in_layer(1, MEDIUM, layers_done=NUM_LAYERS - 1)
+        self.kill_rank_and_expect_an_error(1, post, request_id)
 
     def test_idle_group_that_loses_a_rank_takes_its_caches_along(self):
         _, _, response = self.service.prefill(SHORT, request_id="lost")

@@ -8,13 +8,15 @@ import signal
 import time
 import unittest
 
-from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, tokens_for, wait_until
+from service import NOTICED_S, PATIENCE_S, InBackground, Service, ServiceTestCase, make_prompt, stop, tokens_for, wait_until
 
 SHORTS = [make_prompt(tokens, seed=seed) for seed, tokens in enumerate((1024, 768, 896, 640), start=11)]
 LONGER = make_prompt(tokens_for(6000), seed=21)
+BUSY = make_prompt(tokens_for(2048), seed=24)
 # Occupies a lane long enough to break something meanwhile, but is short enough to be given to a lane even on a busy machine.
 BREAKABLE = make_prompt(tokens_for(3000), seed=23)
-LONG = make_prompt(tokens_for(16384), seed=22)
+# Also with sanitizers so much longer than SHORTS that these may run between its layers.
+LONG = make_prompt(max(tokens_for(8192), 4096), seed=22)
 # Caches are pulled once the slowest of a test's prompts is done, which on a busy machine is minutes later.
 LEASE_MS = 1800000
 LAYER_TIMEOUT_S = 10
@@ -37,11 +39,22 @@ class SideBySideTestCase(ServiceTestCase):
         status, _, body = self.service.get(f"/v1/prefill/{request_id}")
         return body["status"] if status == 200 else None
 
-    def keep_busy(self):
-        """Starts a prompt that runs long enough for the next posts to wait behind it."""
-        post = self.post(LONGER, "busy")
-        wait_until("the start of the first prompt", lambda: self.status_of("busy") == "running", PATIENCE_S)
-        return post
+    @contextlib.contextmanager
+    def group_kept_busy(self):
+        """Runs a prompt, whose post it yields, and holds it by a stopped rank: what is posted meanwhile waits until the end of the block."""
+        self.busy_id, post = self.service.hold_in_layer(1, BUSY, layers_done=0, lease_ms=LEASE_MS)
+        pid = self.service.ranks()[1]
+        try:
+            yield post
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def post_behind_another(self, prompts, post=None, **fields):
+        """Posts the prompts while another holds the group. Returns its post and theirs; all of them wait when the group is free again."""
+        with self.group_kept_busy() as busy:
+            posts = [(post or self.post)(prompt, f"waiting-{i}", **fields) for i, prompt in enumerate(prompts)]
+            wait_until("all to wait", lambda: all(self.status_of(f"waiting-{i}") == "queued" for i in range(len(prompts))), PATIENCE_S)
+        return busy, posts
 
     def num_side_by_side(self):
         return int(re.search(r"^millrace_side_by_side_total (\d+)$", self.service.get("/metrics")[2], re.M)[1])
@@ -58,10 +71,8 @@ class SideBySideTestCase(ServiceTestCase):
 
     def run_two_in_lanes(self, post=None):
         """Returns the posts of two prompts that have begun and take a while."""
-        busy = self.keep_busy()
-        posts = [(post or self.post)(BREAKABLE, request_id) for request_id in ("one", "two")]
-        wait_until("both to wait", lambda: self.status_of("one") == self.status_of("two") == "queued" or busy.ended_at, PATIENCE_S)
-        wait_until("both to run", lambda: self.status_of("one") == self.status_of("two") == "running", PATIENCE_S)
+        _, posts = self.post_behind_another([BREAKABLE] * 2, post)
+        wait_until("both to run", lambda: all(self.status_of(f"waiting-{i}") == "running" for i in range(2)), PATIENCE_S)
         return posts
 
     def expect_a_new_group_serves(self):
@@ -73,12 +84,11 @@ class SideBySideTestCase(ServiceTestCase):
 class ServingTest(SideBySideTestCase):
     def serve_four(self, **grid):
         self.service.start_group("--preempt-tokens", 0, **grid)
-        busy = self.keep_busy()
-        posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS)]
+        busy, posts = self.post_behind_another(SHORTS)
         for prompt, post in zip(SHORTS, posts):
             response = self.check(post, prompt)
             self.assertEqual(len(response["manifest"]["shards"]), grid["tp"])
-        self.check(busy, LONGER)
+        self.check(busy, BUSY)
         self.assertEqual(self.num_side_by_side(), len(SHORTS))
 
     def test_prompts_that_wait_run_at_once_and_each_is_right(self):
@@ -93,13 +103,12 @@ class ServingTest(SideBySideTestCase):
         self.addCleanup(self.service.close)
         self.service.start_group("--preempt-tokens", 0, "--side-by-side-tokens", 1024, **self.GRID)
         self.check(self.post(LONGER, "first", cache="both"), LONGER)
-        busy = self.keep_busy()
-        posts = [self.post(LONGER, request_id, cache="both") for request_id in ("one", "two")]
+        busy, posts = self.post_behind_another([LONGER] * 2, cache="both")
         for post in posts:
             response = self.check(post, LONGER)
             self.assertGreater(response["cached_tokens"], 5000)
             self.assertEqual(len(response["manifest"]["shards"]), 2)
-        self.check(busy, LONGER)
+        self.check(busy, BUSY)
         self.assertEqual(self.num_side_by_side(), 2)
 
     def test_behind_a_long_prompt_between_two_of_its_layers(self):
@@ -116,11 +125,10 @@ class ServingTest(SideBySideTestCase):
 
     def test_a_lease_of_a_lane_is_renewed_and_released(self):
         self.service.start_group("--preempt-tokens", 0, **self.GRID)
-        busy = self.keep_busy()
-        posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS[:2])]
+        busy, posts = self.post_behind_another(SHORTS[:2])
         for i, (prompt, post) in enumerate(zip(SHORTS, posts)):
             lease = {"lease_id": self.check(post, prompt)["lease"]["lease_id"]}
-            path = f"/v1/prefill/short-{i}/lease"
+            path = f"/v1/prefill/waiting-{i}/lease"
             status, _, body = self.service.request("POST", f"{path}:renew", {**lease, "lease_ms": 90000})
             self.assertEqual(status, 200, body)
             status, _, body = self.service.request("POST", f"{path}:release", lease)
@@ -129,8 +137,7 @@ class ServingTest(SideBySideTestCase):
 
     def test_without_it_they_run_one_after_the_other(self):
         self.service.start_group("--side-by-side-tokens", 0, "--preempt-tokens", 0, **self.GRID)
-        busy = self.keep_busy()
-        posts = [self.post(prompt, f"short-{i}") for i, prompt in enumerate(SHORTS[:2])]
+        busy, posts = self.post_behind_another(SHORTS[:2])
         for prompt, post in zip(SHORTS, posts):
             self.assertEqual(self.check(post, prompt)["manifest"]["cp"], 2)
         busy.wait(PATIENCE_S)
@@ -156,7 +163,7 @@ class LostCoordinatorTest(SideBySideTestCase):
         self.check(self.post(SHORTS[0], "after"), SHORTS[0])
         # The lease of the prompt before them, which the group has reported, and that of the prompt after them.
         wait_until("two leases", lambda: self.num_leases() == 2, PATIENCE_S)
-        self.assertEqual([self.status_of(request_id) for request_id in ("busy", "one", "two")], ["done", None, None])
+        self.assertEqual([self.status_of(request_id) for request_id in (self.busy_id, "waiting-0", "waiting-1")], ["done", None, None])
 
 
 class LostRankTest(SideBySideTestCase):

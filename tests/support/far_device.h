@@ -119,7 +119,9 @@ class FarDevice final : public kernels::Device {
   void build_closed_form(const kernels::ClosedFormParams& params) override {
     run(&Device::build_closed_form, params);
   }
-  void probe(const kernels::ProbeParams& params) override { run(&Device::probe, params); }
+  void last_row_sums(const kernels::LastRowSumsParams& params) override {
+    run(&Device::last_row_sums, params);
+  }
   void build_vertical_slash(const kernels::VerticalSlashParams& params) override {
     run(&Device::build_vertical_slash, params);
   }

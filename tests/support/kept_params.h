@@ -26,7 +26,7 @@ void keep_spans(kernels::ClosedFormParams& params, Keep keep) {
   keep(params.forms);
 }
 template <typename Keep>
-void keep_spans(kernels::ProbeParams& params, Keep keep) {
+void keep_spans(kernels::LastRowSumsParams& params, Keep keep) {
   keep(params.heads);
 }
 template <typename Keep>

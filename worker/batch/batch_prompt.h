@@ -26,8 +26,8 @@ struct BatchPrompt {
   std::vector<int32_t> token_ids;
   int32_t max_tokens = 1;
   bool ignore_eos = false;
-  std::vector<int64_t> probe_positions;   // ascending, each in the prompt
-  std::vector<int32_t> probe_target_ids;  // none, or one a probe; not negative
+  std::vector<int64_t> probe_positions;   // whose logits are asked for; ascending
+  std::vector<int32_t> probe_target_ids;  // none, or one a position; not negative
 };
 
 // {"id": "...", "prompt_token_ids": [...], "max_tokens": 1, "ignore_eos": false, "probe_positions":

@@ -34,12 +34,12 @@ protocol::CachedPrefixes GroupCache::start_with(JournalFile::Contents contents,
                                                 JournalFile journal) {
   const auto change = held_.restore(contents.pages, owners);
   if (makes_events()) publisher_->publish_start(events_of(change));
-  protocol::CachedPrefixes told;
-  told.mutable_added()->Add(change.prefixes.begin(), change.prefixes.end());
-  told.mutable_origins()->Add(contents.origins.begin(), contents.origins.end());
+  protocol::CachedPrefixes report;
+  report.mutable_added()->Add(change.prefixes.begin(), change.prefixes.end());
+  report.mutable_origins()->Add(contents.origins.begin(), contents.origins.end());
   journal_.emplace(std::move(journal), most_kept_pages());
   journal_->begin_with(std::move(contents));
-  return told;
+  return report;
 }
 
 protocol::CachedPrefixes GroupCache::read() {
@@ -50,18 +50,18 @@ protocol::CachedPrefixes GroupCache::read() {
     is_left_ = true;
     lost_.clear();
   }
-  protocol::CachedPrefixes told;
+  protocol::CachedPrefixes report;
   for (const auto& change : news.changes) {
     if (change.kind == Kind::kPrompt) {
       const auto origin = origin_of(*change.prompt);
-      told.MergeFrom(tell(held_.add(*change.prompt), &origin));
+      report.MergeFrom(report_of(held_.add(*change.prompt), &origin));
     } else if ((change.kind == Kind::kAdded) == is_left_) {
       lost_.insert(block_hash(change.key));
     } else {
       lost_.erase(block_hash(change.key));
     }
   }
-  return told;
+  return report;
 }
 
 LostPages GroupCache::take_lost() {
@@ -72,20 +72,21 @@ LostPages GroupCache::take_lost() {
 }
 
 protocol::CachedPrefixes GroupCache::lost(std::span<const LostPages> by_rank) {
-  return tell(held_.remove(by_rank), nullptr);
+  return report_of(held_.remove(by_rank), nullptr);
 }
 
-protocol::CachedPrefixes GroupCache::tell(HeldChange change, const protocol::PlanOrigin* origin) {
+protocol::CachedPrefixes GroupCache::report_of(HeldChange change,
+                                               const protocol::PlanOrigin* origin) {
   if (makes_events()) publisher_->publish(events_of(change));
-  protocol::CachedPrefixes told;
-  told.mutable_added()->Add(change.prefixes.begin(), change.prefixes.end());
-  told.mutable_gone()->Add(change.gone_prefixes.begin(), change.gone_prefixes.end());
-  if (origin != nullptr) *told.add_origins() = *origin;
-  if (!journal_) return told;
+  protocol::CachedPrefixes report;
+  report.mutable_added()->Add(change.prefixes.begin(), change.prefixes.end());
+  report.mutable_gone()->Add(change.gone_prefixes.begin(), change.gone_prefixes.end());
+  if (origin != nullptr) *report.add_origins() = *origin;
+  if (!journal_) return report;
   JournalFile::Contents added{.pages = std::move(change.stored), .origins = {}};
   if (origin != nullptr) added.origins.push_back(*origin);
   journal_->add(std::move(added), [this] { return held_.all(); });
-  return told;
+  return report;
 }
 
 }  // namespace millrace::worker

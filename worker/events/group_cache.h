@@ -44,7 +44,7 @@ class GroupCache {
   protocol::CachedPrefixes lost(std::span<const LostPages> by_rank);
 
  private:
-  protocol::CachedPrefixes tell(HeldChange change, const protocol::PlanOrigin* origin);
+  protocol::CachedPrefixes report_of(HeldChange change, const protocol::PlanOrigin* origin);
 
   kvstore::CachedPages& store_;
   int64_t read_until_;  // in the store's log

@@ -80,8 +80,8 @@ std::vector<int> owners_of(const std::vector<uint8_t>& held, size_t num_pages, s
 
 // A page is useful only with all pages before it. Events need its tokens, which are not there if
 // the former run made none.
-protocol::CachedPrefixes tell(Journal journal, const std::vector<uint8_t>& held,
-                              size_t num_tp_ranks, GroupCache& cache) {
+protocol::CachedPrefixes report_of(Journal journal, const std::vector<uint8_t>& held,
+                                   size_t num_tp_ranks, GroupCache& cache) {
   const size_t num_pages = journal.contents.pages.size();
   std::unordered_set<PageContentKey, PageContentKeyHash> found;
   std::vector<StoredPage> pages;
@@ -116,7 +116,7 @@ Result<protocol::CachedPrefixes> find_kept_prefixes(comm::Communicator& world, i
     MR_ASSIGN_OR_RETURN(held, gather_held(world, find(keys), deadline));
   }
   if (!journal.file) return protocol::CachedPrefixes();
-  return tell(std::move(journal), held, static_cast<size_t>(num_tp_ranks), cache);
+  return report_of(std::move(journal), held, static_cast<size_t>(num_tp_ranks), cache);
 }
 
 }  // namespace millrace::worker

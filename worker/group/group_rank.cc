@@ -131,13 +131,13 @@ Result<void> GroupRank::find_kept(Deadline deadline) {
   cache_ = std::make_unique<GroupCache>(*store_, grid.shape().tp, publisher_.get());
   if (options_.group.journal_path.empty()) return {};
   const bool reads = grid.is_root() && store_->keeps_prefixes();
-  MR_ASSIGN_OR_RETURN(auto told, find_kept_prefixes(
+  MR_ASSIGN_OR_RETURN(auto kept, find_kept_prefixes(
                                      grid.world(), grid.shape().tp,
                                      [this](std::span<const PageContentKey> pages) {
                                        return store_->find_cached(pages);
                                      },
                                      reads ? options_.group.journal_path : "", *cache_, deadline));
-  board_.cache_changed(told);
+  board_.cache_changed(kept);
   return {};
 }
 

@@ -54,9 +54,9 @@ LaneRuns::LaneRuns(const LaneResources& resources)
 Result<void> LaneRuns::run(const protocol::GroupCommand& command, const PageMovers& movers,
                            const FindCancelled& find_cancelled,
                            const RunOnAllRanks& run_on_all_ranks) {
-  protocol::LaneReport told;
+  protocol::LaneReport report;
   ControlBoard nowhere;  // discarded: rank 0's board gets what is relayed
-  LaneMessages messages(told);
+  LaneMessages messages(report);
   const auto prompts = prompts_of(command, messages, nowhere, movers);
   read(prompts);
   for (const auto& prompt : prompts) {
@@ -90,9 +90,9 @@ Result<void> LaneRuns::run(const protocol::GroupCommand& command, const PageMove
   }
   if (const Prompt* prompt = own_of(prompts); prompt != nullptr && sync_.is_root()) {
     counts_ += prompt->run->state().counts();
-    if (prompt->run->needs_all_ranks()) told.Clear();  // this attempt is not reported
+    if (prompt->run->needs_all_ranks()) report.Clear();  // this attempt is not reported
   }
-  MR_RETURN_IF_ERROR(relay(told));
+  MR_RETURN_IF_ERROR(relay(report));
   for (const auto& prompt : prompts) {
     if (prompt.run->needs_all_ranks()) MR_RETURN_IF_ERROR(run_on_all_ranks(prompt.message));
   }

@@ -50,7 +50,7 @@ WatchSocket make_socket(const addrinfo& address) {
 }
 
 // Detects a host that vanishes without closing anything, after 2 + 3 s.
-void probe_when_idle(const WatchSocket& socket) {
+void keep_alive_when_idle(const WatchSocket& socket) {
   const auto set = [&](int level, int option, int value) {
     setsockopt(socket.fd(), level, option, &value, sizeof(value));
   };
@@ -58,7 +58,7 @@ void probe_when_idle(const WatchSocket& socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // Unacknowledged heartbeats take the place of an idle connection's probes.
+  // Unacknowledged heartbeats take the place of keep-alives.
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
 }
 
@@ -78,14 +78,14 @@ bool poll_until(const WatchSocket& socket, short event, Deadline deadline) {
 }
 
 // Reads more of a greeting. Nothing more to come for now; complete; or the connection is over.
-enum class Greeting { kGoesOn, kComplete, kOver };
+enum class Greeting { kIncomplete, kComplete, kOver };
 
 Greeting read_greeting(const WatchSocket& socket, std::string& received, size_t num_bytes) {
   std::array<char, 256> room{};
   while (received.size() < num_bytes) {
     const ssize_t count = recv(socket.fd(), room.data(),
                                std::min(room.size(), num_bytes - received.size()), MSG_DONTWAIT);
-    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Greeting::kGoesOn;
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Greeting::kIncomplete;
     if (count <= 0) return Greeting::kOver;
     received.append(room.data(), static_cast<size_t>(count));
   }
@@ -160,24 +160,24 @@ Result<WatchSocket> connect_to_rank_0(const WatchEndpoint& endpoint, const std::
       static_cast<ssize_t>(greeting.size())) {
     return system_error(where);
   }
-  probe_when_idle(connection);
+  keep_alive_when_idle(connection);
   return connection;
 }
 
 Result<GreetedRank> RankArrivals::next(Deadline deadline) {
   do {
     for (auto at = strangers_.begin(); at != strangers_.end();) {
-      const auto heard = read_greeting(at->socket, at->received, hello(epoch_, 0).size());
-      if (heard == Greeting::kGoesOn) {
+      const auto greeting = read_greeting(at->socket, at->received, hello(epoch_, 0).size());
+      if (greeting == Greeting::kIncomplete) {
         ++at;
         continue;
       }
       const int rank =
-          heard == Greeting::kComplete ? rank_in(at->received, num_ranks_, epoch_) : -1;
+          greeting == Greeting::kComplete ? rank_in(at->received, num_ranks_, epoch_) : -1;
       WatchSocket socket = std::move(at->socket);
       at = strangers_.erase(at);
       if (rank < 0) continue;
-      probe_when_idle(socket);
+      keep_alive_when_idle(socket);
       return GreetedRank{.rank = rank, .socket = std::move(socket)};
     }
   } while (wait(deadline));

@@ -36,13 +36,13 @@ Result<KernelRow> KernelCases::vertical_slash(const SampleLayer& layer,
   MR_ASSIGN_OR_RETURN(const auto diagonals, device_->allocate(sums_bytes));
   const auto last = layer.last_rows();
   MR_ASSIGN_OR_RETURN(const auto lse, device_->allocate(std::ssize(heads) * last.num_rows * 4));
-  const auto probe = [&] {
-    device_->probe({.last = last,
-                    .kv = layer.kv(),
-                    .heads = heads,
-                    .column_sums = columns.as<float>(),
-                    .diagonal_sums = diagonals.as<float>(),
-                    .lse = lse.as<float>()});
+  const auto sum_last_rows = [&] {
+    device_->last_row_sums({.last = last,
+                            .kv = layer.kv(),
+                            .heads = heads,
+                            .column_sums = columns.as<float>(),
+                            .diagonal_sums = diagonals.as<float>(),
+                            .lse = lse.as<float>()});
   };
   const auto build = [&] {
     device_->build_vertical_slash({.column_sums = columns.as<float>(),
@@ -52,23 +52,23 @@ Result<KernelRow> KernelCases::vertical_slash(const SampleLayer& layer,
                                    .budgets = budgets,
                                    .index = index.view()});
   };
-  probe();
+  sum_last_rows();
   build();
   if (options_.check) {
     const int32_t head = heads.back();
-    const ProbeOutput output{.column_sums = columns.as<float>() + head * shape.num_tokens,
-                             .diagonal_sums = diagonals.as<float>() + head * shape.num_tokens,
-                             .lse = lse.as<float>() + head * last.num_rows};
+    const LastRowSumsOutput output{.column_sums = columns.as<float>() + head * shape.num_tokens,
+                                   .diagonal_sums = diagonals.as<float>() + head * shape.num_tokens,
+                                   .lse = lse.as<float>() + head * last.num_rows};
     MR_ASSIGN_OR_RETURN(const auto host, index.download(*device_));
-    MR_ASSIGN_OR_RETURN(auto sums, check_probe(*device_, layer, head, output));
+    MR_ASSIGN_OR_RETURN(auto sums, check_last_row_sums(*device_, layer, head, output));
     MR_ASSIGN_OR_RETURN(auto lists,
                         check_vertical_slash(*device_, layer, head, budget, output, host));
     row.checks.push_back(std::move(sums));
     row.checks.push_back(std::move(lists));
   }
-  MR_ASSIGN_OR_RETURN(auto probe_part, time("probe", probe));
+  MR_ASSIGN_OR_RETURN(auto sums_part, time("probe", sum_last_rows));
   MR_ASSIGN_OR_RETURN(auto build_part, time("index", build));
-  row.parts.push_back(std::move(probe_part));
+  row.parts.push_back(std::move(sums_part));
   row.parts.push_back(std::move(build_part));
   MR_RETURN_IF_ERROR(attention(layer, index, row));
   return row;

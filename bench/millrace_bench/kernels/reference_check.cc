@@ -197,8 +197,8 @@ Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& 
   return result;
 }
 
-Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& layer, int32_t head,
-                                const ProbeOutput& output) {
+Result<CheckResult> check_last_row_sums(kernels::Device& device, const SampleLayer& layer,
+                                        int32_t head, const LastRowSumsOutput& output) {
   // Scores of 30 nats in float32 are off by 2e-6; a sum of up to 64 weights is no worse.
   constexpr double kAllowed = 1e-4;
   constexpr int64_t kSamples = 64;
@@ -256,7 +256,7 @@ Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& laye
 
 Result<CheckResult> check_vertical_slash(kernels::Device& device, const SampleLayer& layer,
                                          int32_t head, kernels::VerticalSlashBudget budget,
-                                         const ProbeOutput& output, const HostIndex& index) {
+                                         const LastRowSumsOutput& output, const HostIndex& index) {
   const int64_t num_tokens = layer.shape().num_tokens;
   MR_ASSIGN_OR_RETURN(const auto columns, read_floats(device, output.column_sums, num_tokens));
   MR_ASSIGN_OR_RETURN(const auto diagonals, read_floats(device, output.diagonal_sums, num_tokens));

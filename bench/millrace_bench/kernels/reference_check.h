@@ -25,21 +25,21 @@ struct CheckResult {
 Result<CheckResult> check_attention(kernels::Device& device, const SampleLayer& layer,
                                     const HostIndex& index, int64_t window);
 
-// Probe's statistics of the last rows; `head` is the i-th of the heads that it was run for. Errors
+// What last_row_sums gives; `head` is the i-th of the heads that it was run for. Errors
 // are relative to the largest value.
-struct ProbeOutput {
+struct LastRowSumsOutput {
   const float* column_sums = nullptr;    // of this head
   const float* diagonal_sums = nullptr;  // of this head
   const float* lse = nullptr;            // of this head
 };
-Result<CheckResult> check_probe(kernels::Device& device, const SampleLayer& layer, int32_t head,
-                                const ProbeOutput& output);
+Result<CheckResult> check_last_row_sums(kernels::Device& device, const SampleLayer& layer,
+                                        int32_t head, const LastRowSumsOutput& output);
 
 // Lists built from sums must equal the reference's, entry by entry; the error is the number of
 // entries that differ.
 Result<CheckResult> check_vertical_slash(kernels::Device& device, const SampleLayer& layer,
                                          int32_t head, kernels::VerticalSlashBudget budget,
-                                         const ProbeOutput& output, const HostIndex& index);
+                                         const LastRowSumsOutput& output, const HostIndex& index);
 
 // Block lists of sampled tiles; the error is the share of blocks that differ from the reference's.
 // Rounding decides between blocks with nearly equal scores, so one in a hundred may differ.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of up to 64 rows of a prompt against tiles of keys; used by the probe, the page scores and
+// Scores of up to 64 rows of a prompt against tiles of keys; used by last_row_sums, the page scores and
 // the recall of rows.
 #pragma once
 

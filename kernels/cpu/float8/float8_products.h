@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/runtime/context.h"
 

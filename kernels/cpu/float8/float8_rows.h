@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/cpu/runtime/context.h"
 
 namespace millrace::kernels::cpu {

@@ -27,7 +27,7 @@ void route(const RouteParams& params, const Context& context);
 void attention(const AttentionParams& params, const Context& context);
 void decode_attention(const DecodeAttentionParams& params, const Context& context);
 
-void probe(const ProbeParams& params, const Context& context);
+void last_row_sums(const LastRowSumsParams& params, const Context& context);
 void build_vertical_slash(const VerticalSlashParams& params, const Context& context);
 void build_block_sparse(const BlockSparseParams& params, const Context& context);
 void build_adaptive(const AdaptiveParams& params, const Context& context);

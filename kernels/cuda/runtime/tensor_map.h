@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/api/attention.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/api/matrix.h"
 
 namespace millrace::kernels::cuda {

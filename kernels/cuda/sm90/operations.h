@@ -15,7 +15,7 @@
 #include "kernels/api/elementwise.h"
 #include "kernels/api/estimation.h"
 #include "kernels/api/experts.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/api/swiglu.h"
 #include "kernels/cuda/runtime/context.h"
 #include "kernels/index/closed_form.h"
@@ -48,7 +48,7 @@ void attention(const AttentionParams& params, Context& context);
 void decode_attention(const DecodeAttentionParams& params, Context& context);
 
 void build_closed_form(const ClosedFormParams& params, Context& context);
-void probe(const ProbeParams& params, Context& context);
+void last_row_sums(const LastRowSumsParams& params, Context& context);
 void build_vertical_slash(const VerticalSlashParams& params, Context& context);
 void build_block_sparse(const BlockSparseParams& params, Context& context);
 void build_adaptive(const AdaptiveParams& params, Context& context);

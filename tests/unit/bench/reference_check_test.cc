@@ -72,16 +72,16 @@ TEST_F(ReferenceCheck, SeesAnOutputOfAnotherIndex) {
 TEST_F(ReferenceCheck, SeesWrongSumsAndLists) {
   const auto last = layer_.last_rows();
   std::vector<float> columns(4000), diagonals(4000), lse(4 * 64);
-  device_->probe({.last = last,
-                  .kv = layer_.kv(),
-                  .heads = heads_,
-                  .column_sums = columns.data(),
-                  .diagonal_sums = diagonals.data(),
-                  .lse = lse.data()});
-  const ProbeOutput output{.column_sums = columns.data() + kHead * 1000,
-                           .diagonal_sums = diagonals.data() + kHead * 1000,
-                           .lse = lse.data() + kHead * 64};
-  EXPECT_TRUE(check_probe(*device_, layer_, kHead, output)->ok());
+  device_->last_row_sums({.last = last,
+                          .kv = layer_.kv(),
+                          .heads = heads_,
+                          .column_sums = columns.data(),
+                          .diagonal_sums = diagonals.data(),
+                          .lse = lse.data()});
+  const LastRowSumsOutput output{.column_sums = columns.data() + kHead * 1000,
+                                 .diagonal_sums = diagonals.data() + kHead * 1000,
+                                 .lse = lse.data() + kHead * 64};
+  EXPECT_TRUE(check_last_row_sums(*device_, layer_, kHead, output)->ok());
 
   const kernels::VerticalSlashBudget budget{40, 150};
   auto index = *BenchIndex::create(*device_, list_shape(layer_.shape(), budget));
@@ -100,7 +100,7 @@ TEST_F(ReferenceCheck, SeesWrongSumsAndLists) {
   EXPECT_FALSE(check()->ok());
 
   lse[kHead * 64 + 63] += 0.01F;
-  EXPECT_FALSE(check_probe(*device_, layer_, kHead, output)->ok());
+  EXPECT_FALSE(check_last_row_sums(*device_, layer_, kHead, output)->ok());
 }
 
 TEST_F(ReferenceCheck, SeesWrongBlocks) {

@@ -17,7 +17,7 @@ bool has_line(const std::string& text, const std::string& wanted) {
   return false;
 }
 
-TEST(MetricsRegistry, ShowsValuesOfProbes) {
+TEST(MetricsRegistry, ShowsTheValuesOfMetrics) {
   Registry registry;
   registry.counter("millrace_failures_total", "Failures", {{"reason", "io"}}).add(2);
   registry.gauge("millrace_pool_bytes", "Pool").set(1024);

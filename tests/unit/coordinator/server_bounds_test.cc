@@ -112,8 +112,8 @@ TEST(ServerBounds, BeyondTheLastConnectionProbesAreAnsweredAndOthersToldWhy) {
 
 TEST(ServerBounds, AProbeConnectionThatSaysNothingGivesItsPlaceUp) {
   ServerOptions options = one_connection();
-  options.http.probe_connections = 1;
-  options.http.probe_idle = std::chrono::milliseconds(500);  // enough to ask in
+  options.http.health_probe_connections = 1;
+  options.http.health_probe_idle = std::chrono::milliseconds(500);  // enough to ask in
   RunningServer server(options);
   RawHttp held(server.http_port());
   held.send_request("GET", "/version");

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/ref/operations.h"
 #include "tests/support/random_data.h"
 

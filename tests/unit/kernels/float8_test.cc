@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of 8-bit floats on the CPU, against the reference.
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

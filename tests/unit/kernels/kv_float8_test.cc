@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 
 #include <gtest/gtest.h>
 

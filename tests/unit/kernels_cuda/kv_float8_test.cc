@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // K and V to 8-bit floats and back on a GPU: the reference's bits, which are also the CPU's.
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -41,7 +41,7 @@ bool is_kept(int32_t page, int32_t num_pages) {
   return page == 0 || page >= far_end(num_pages);
 }
 
-// As launch_kept_pages, launch_page_filter and launch_page_scan write them: kept pages are summed, all others scanned.
+// As launch_kept_mass, launch_page_filter and launch_page_scan write them: kept pages are summed, all others scanned.
 struct CodedMasses {
   std::vector<MassSteps> masses;
   std::vector<uint64_t> scanned;

@@ -93,16 +93,17 @@ TEST_F(SyntheticAttention, WhatTheLastRowsNeedHoldsForRowsInTheMiddle) {
   std::iota(heads.begin(), heads.end(), 0);
   std::vector<float> columns(heads.size() * kTokens), diagonals(columns.size());
   std::vector<float> lse(heads.size() * kernels::kLastRows);
-  device_->probe({.last = {.q = q_.data() + (kTokens - kernels::kLastRows) * num_heads() * dim(),
-                           .num_rows = kernels::kLastRows,
-                           .first_position = kTokens - kernels::kLastRows,
-                           .num_query_heads = num_heads(),
-                           .scale = scale()},
-                  .kv = kv(),
-                  .heads = heads,
-                  .column_sums = columns.data(),
-                  .diagonal_sums = diagonals.data(),
-                  .lse = lse.data()});
+  device_->last_row_sums(
+      {.last = {.q = q_.data() + (kTokens - kernels::kLastRows) * num_heads() * dim(),
+                .num_rows = kernels::kLastRows,
+                .first_position = kTokens - kernels::kLastRows,
+                .num_query_heads = num_heads(),
+                .scale = scale()},
+       .kv = kv(),
+       .heads = heads,
+       .column_sums = columns.data(),
+       .diagonal_sums = diagonals.data(),
+       .lse = lse.data()});
   constexpr int32_t kMaxBands = kTokens / kernels::kTileRows + 1;
   std::vector<kernels::Band> bands(heads.size() * kMaxBands);
   std::vector<int32_t> num_bands(heads.size()), num_columns(heads.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the last rows of a prompt are divided among thread blocks: the host code that the probe and
+// How the last rows of a prompt are divided among thread blocks: the host code that last_row_sums and
 // the page scores share.
 #pragma once
 

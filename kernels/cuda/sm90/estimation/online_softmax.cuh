@@ -11,7 +11,7 @@ namespace millrace::kernels::cuda {
 
 // The statistics of one row within one chunk, in powers of two: row_sum = sum of 2^(score -
 // row_max).
-struct RowStatistics {
+struct SoftmaxStatistics {
   float row_max;
   float row_sum;
 };
@@ -37,8 +37,8 @@ class OnlineSoftmax {
   }
 
   // Merged over the four threads that share the row.
-  __device__ RowStatistics merged() const {
-    RowStatistics merged = value_;
+  __device__ SoftmaxStatistics merged() const {
+    SoftmaxStatistics merged = value_;
 #pragma unroll
     for (int distance = 1; distance <= 2; distance *= 2) {
       const float other_max = __shfl_xor_sync(~0u, merged.row_max, distance);
@@ -53,7 +53,7 @@ class OnlineSoftmax {
 
  private:
   // Not -inf, which would give inf - inf for a row that sees no key of the chunk.
-  RowStatistics value_ = {-FLT_MAX, 0};
+  SoftmaxStatistics value_ = {-FLT_MAX, 0};
 };
 
 }  // namespace millrace::kernels::cuda

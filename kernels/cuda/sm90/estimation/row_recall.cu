@@ -2,7 +2,7 @@
 // Recall of measured rows, 64 of them at a time:
 //   gather_kernel   their queries side by side
 //   measure_kernel  per (head, 64 rows, chunk of keys) and row the maximum and the sum of powers of
-//                   two, as the probe's first pass
+//                   two, as the first pass of last_row_sums
 //   recall_kernel   per row over its chunks in order: the dense log-sum-exp, and the share of it
 //                   that the row attended to
 #include <cmath>
@@ -36,8 +36,8 @@ struct RecallArguments {
   int32_t num_query_heads = 0;
   float scale_log2 = 0;
   int32_t num_chunks = 0;
-  RowStatistics* statistics = nullptr;  // [num_heads, num_chunks, num_rows]
-  float* recall = nullptr;              // [num_heads, num_rows]
+  SoftmaxStatistics* statistics = nullptr;  // [num_heads, num_chunks, num_rows]
+  float* recall = nullptr;                  // [num_heads, num_rows]
 };
 
 // One block per row; elements in pairs.
@@ -98,14 +98,14 @@ __global__ void __launch_bounds__(kGroupHeads* kGroupThreads, 2)
     statistics[1].add(scores, 1);
     key += kTileKeys;
   });
-  RowStatistics* out =
+  SoftmaxStatistics* out =
       arguments.statistics +
       (int64_t{group.numbers[exists ? warpgroup : 0]} * arguments.num_chunks + blockIdx.y) *
           arguments.num_rows +
       first_row;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowStatistics merged = statistics[half].merged();
+    const SoftmaxStatistics merged = statistics[half].merged();
     const int row = layout.row(half);
     if (exists && layout.lane % 4 == 0 && row < num_rows) out[row] = merged;
   }
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto row = static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);
   if (row >= arguments.num_rows) return;
   const MeasuredRow measured = arguments.rows[row];
-  const RowStatistics* statistics =
+  const SoftmaxStatistics* statistics =
       arguments.statistics + int64_t{blockIdx.y} * arguments.num_chunks * arguments.num_rows + row;
   const auto num_chunks = static_cast<int32_t>(measured.position / kChunkKeys) + 1;
   float row_max = -FLT_MAX;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   double sum = 0;
   for (int32_t chunk = 0; chunk < num_chunks; ++chunk) {
-    const RowStatistics part = statistics[int64_t{chunk} * arguments.num_rows];
+    const SoftmaxStatistics part = statistics[int64_t{chunk} * arguments.num_rows];
     sum += double{part.row_sum} * double{exp2f(part.row_max - row_max)};
   }
   const double lse = (double{row_max} + log2(sum)) * std::numbers::ln2;
@@ -162,7 +162,7 @@ void row_recall(const RowRecallParams& params, Context& context) {
       .scale_log2 = params.scale * std::numbers::log2e_v<float>,
       .num_chunks = num_chunks,
       .statistics =
-          context.scratch.allocate<RowStatistics>(int64_t{num_heads} * num_chunks * num_rows),
+          context.scratch.allocate<SoftmaxStatistics>(int64_t{num_heads} * num_chunks * num_rows),
       .recall = params.recall,
   };
   gather_kernel<<<static_cast<unsigned>(num_rows), kThreads, 0, context.stream>>>(

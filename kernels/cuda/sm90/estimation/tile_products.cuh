@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of 64 rows with a stream of key tiles: the part that the probe, the page scores and the
+// Products of 64 rows with a stream of key tiles: the part that last_row_sums, the page scores and the
 // pooled scores share.
 //
 // A block has one or more warpgroups. Each keeps the fragments of its 64 rows in registers. Tiles

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products by cuBLASLt: 16-bit operands with float32 accumulation, or 8-bit floats with the
-// tensor cores' own accumulation (kernels/api/float8.h). It is an object because it keeps plans,
+// tensor cores' own accumulation (kernels/api/float8_params.h). It is an object because it keeps plans,
 // and the algorithms chosen for them, between calls.
 #pragma once
 

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/api/gemm.h"
 
 namespace millrace::kernels::cuda {

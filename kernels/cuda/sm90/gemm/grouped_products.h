@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/api/activation.h"
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/api/matrix.h"
 #include "kernels/cuda/runtime/context.h"
 

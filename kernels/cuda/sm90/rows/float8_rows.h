@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/api/float8.h"
+#include "kernels/api/float8_params.h"
 #include "kernels/cuda/runtime/context.h"
 
 namespace millrace::kernels::cuda {

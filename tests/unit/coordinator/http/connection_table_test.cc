@@ -13,35 +13,35 @@ using Kind = ConnectionTable::Kind;
 using std::chrono::seconds;
 
 TEST(ConnectionTable, BeyondTheBoundOfAllAConnectionIsForProbes) {
-  ConnectionTable table({.connections = 2, .per_client = 2, .probes = 2});
+  ConnectionTable table({.connections = 2, .per_client = 2, .health_probes = 2});
   const auto first = table.admit("a", false);
   EXPECT_EQ(first.kind, Kind::kAny);
-  EXPECT_FALSE(first.only_probes);
+  EXPECT_FALSE(first.only_health_probes);
   EXPECT_EQ(table.admit("b", false).kind, Kind::kAny);
   const auto third = table.admit("c", false);
-  EXPECT_EQ(third.kind, Kind::kProbe);
-  EXPECT_EQ(third.only_probes->code, Errc::kUnavailable);
+  EXPECT_EQ(third.kind, Kind::kHealthProbe);
+  EXPECT_EQ(third.only_health_probes->code, Errc::kUnavailable);
   table.leave(first.id);
   EXPECT_EQ(table.admit("c", false).kind, Kind::kAny);
 }
 
 TEST(ConnectionTable, OneClientDoesNotTakeAll) {
-  ConnectionTable table({.connections = 10, .per_client = 2, .probes = 2});
+  ConnectionTable table({.connections = 10, .per_client = 2, .health_probes = 2});
   const auto first = table.admit("a", false);
   table.admit("a", false);
   const auto third = table.admit("a", false);
-  EXPECT_EQ(third.kind, Kind::kProbe);
-  EXPECT_EQ(third.only_probes->code, Errc::kExhausted);
-  EXPECT_EQ(third.only_probes->message.rfind("2 connections of a are open", 0), 0u);
+  EXPECT_EQ(third.kind, Kind::kHealthProbe);
+  EXPECT_EQ(third.only_health_probes->code, Errc::kExhausted);
+  EXPECT_EQ(third.only_health_probes->message.rfind("2 connections of a are open", 0), 0u);
   EXPECT_EQ(table.admit("b", false).kind, Kind::kAny);
   table.leave(first.id);
   table.leave(first.id);
   EXPECT_EQ(table.admit("a", false).kind, Kind::kAny);
-  EXPECT_EQ(table.admit("a", false).kind, Kind::kProbe);
+  EXPECT_EQ(table.admit("a", false).kind, Kind::kHealthProbe);
 }
 
 TEST(ConnectionTable, TheOldestProbeGivesWayToTheNewest) {
-  ConnectionTable table({.connections = 1, .per_client = 1, .probes = 2});
+  ConnectionTable table({.connections = 1, .per_client = 1, .health_probes = 2});
   table.admit("a", false);
   const auto oldest = table.admit("a", false);
   table.admit("a", false);
@@ -50,12 +50,12 @@ TEST(ConnectionTable, TheOldestProbeGivesWayToTheNewest) {
 }
 
 TEST(ConnectionTable, TheAdminPortHasPlacesOfItsOwn) {
-  ConnectionTable table({.connections = 1, .per_client = 1, .probes = 1});
+  ConnectionTable table({.connections = 1, .per_client = 1, .health_probes = 1});
   table.admit("a", false);
   table.admit("a", false);
   const auto admin = table.admit("a", true);
   EXPECT_EQ(admin.kind, Kind::kAdmin);
-  EXPECT_TRUE(admin.only_probes);
+  EXPECT_TRUE(admin.only_health_probes);
   EXPECT_FALSE(admin.gives_way);
   EXPECT_EQ(table.admit("a", true).gives_way, admin.id);
 }

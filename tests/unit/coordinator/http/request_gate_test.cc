@@ -14,11 +14,11 @@ class RequestGateTest : public ::testing::Test {
     limits_.max_body_bytes = 100 * kKiB;
     limits_.max_small_body_bytes = 4 * kKiB;
   }
-  RequestGate gate(std::optional<Error> only_probes = std::nullopt,
+  RequestGate gate(std::optional<Error> only_health_probes = std::nullopt,
                    ConnectionTable::Kind kind = ConnectionTable::Kind::kAny) {
     ConnectionTable::Admission admission;
     admission.kind = kind;
-    admission.only_probes = std::move(only_probes);
+    admission.only_health_probes = std::move(only_health_probes);
     return {limits_, tokens_, admission, bodies_, "client"};
   }
 
@@ -72,8 +72,8 @@ TEST_F(RequestGateTest, ABodyThatGrowsCountsAtMostAsTheLargestOne) {
 }
 
 TEST_F(RequestGateTest, AConnectionBeyondTheBoundIsForProbes) {
-  RequestGate tested = gate(Error(Errc::kUnavailable, "full"), ConnectionTable::Kind::kProbe);
-  EXPECT_TRUE(tested.only_probes());
+  RequestGate tested = gate(Error(Errc::kUnavailable, "full"), ConnectionTable::Kind::kHealthProbe);
+  EXPECT_TRUE(tested.only_health_probes());
   for (const char* path : {"/health", "/ready", "/metrics"}) {
     EXPECT_FALSE(tested.check(find_route("GET", path), "", 0)) << path;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After every probe has been used, /metrics must satisfy Prometheus' own lint.
+// After every metric has been used, /metrics must satisfy Prometheus' own lint.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -13,12 +13,12 @@ std::vector<float> dense_lse(EstimationCase& c, std::span<const int32_t> heads) 
   std::vector<float> columns(heads.size() * static_cast<size_t>(c.shape().num_tokens));
   std::vector<float> diagonals(columns.size());
   std::vector<float> lse(heads.size() * static_cast<size_t>(c.last().num_rows));
-  ref::probe({.last = c.last(),
-              .kv = c.kv(),
-              .heads = heads,
-              .column_sums = columns.data(),
-              .diagonal_sums = diagonals.data(),
-              .lse = lse.data()});
+  ref::last_row_sums({.last = c.last(),
+                      .kv = c.kv(),
+                      .heads = heads,
+                      .column_sums = columns.data(),
+                      .diagonal_sums = diagonals.data(),
+                      .lse = lse.data()});
   return lse;
 }
 

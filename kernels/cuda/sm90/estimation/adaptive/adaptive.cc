@@ -11,7 +11,7 @@
 #include "kernels/api/estimation_checks.h"
 #include "kernels/cuda/runtime/tensor_map.h"
 #include "kernels/cuda/runtime/upload_pack.h"
-#include "kernels/cuda/sm90/estimation/adaptive/kept_pages.h"
+#include "kernels/cuda/sm90/estimation/adaptive/kept_mass.h"
 #include "kernels/cuda/sm90/estimation/adaptive/key_pages.h"
 #include "kernels/cuda/sm90/estimation/adaptive/mass_choice.h"
 #include "kernels/cuda/sm90/estimation/adaptive/page_filter.h"
@@ -91,7 +91,7 @@ class AdaptiveBuilder {
       if (number == 0 || pages.group != lists_.batches()[number - 1].group) quantise_keys(pages);
       take_rows(pages);
       const ScanBatch batch = scan_batch(pages, arrays_[number]);
-      launch_kept_pages(batch, keys_, kept_, context_.stream);
+      launch_kept_mass(batch, keys_, kept_, context_.stream);
       launch_page_filter(batch, keys_, kept_, filter_maps(batch), scanned_, context_.stream);
       launch_page_scan(batch, keys_, {.keys = key_map(), .rows = row_map(batch)}, scanned_, masses_,
                        context_.stream);

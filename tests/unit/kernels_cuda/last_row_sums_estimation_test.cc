@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/sm90/operations.h"
-#include "tests/unit/kernels/estimation/probe_case.h"
+#include "tests/unit/kernels/estimation/last_row_sums_case.h"
 #include "tests/unit/kernels_cuda/estimation_buffers.h"
 #include "tests/unit/kernels_cuda/gpu_case.h"
 
@@ -13,25 +13,25 @@ namespace {
 // 2^-22 of themselves (ex2.approx), in sums of up to 64.
 constexpr double kExpError = 64.0 / (1 << 22);
 
-class ProbeEstimation : public GpuCase {
+class LastRowSumsEstimation : public GpuCase {
  protected:
-  ProbeSums probe_on_gpu(EstimationCase& c, const std::vector<int32_t>& heads) {
+  LastRowSums sums_on_gpu(EstimationCase& c, const std::vector<int32_t>& heads) {
     const DeviceLayer layer(c);
-    const ProbeSums shape(c, heads.size());
+    const LastRowSums shape(c, heads.size());
     DeviceArray<float> columns(std::ssize(shape.columns));
     DeviceArray<float> diagonals(std::ssize(shape.diagonals));
     DeviceArray<float> lse(std::ssize(shape.lse));
     run([&](Context& context) {
-      probe({.last = layer.last(),
-             .kv = layer.kv(),
-             .heads = heads,
-             .column_sums = columns.data(),
-             .diagonal_sums = diagonals.data(),
-             .lse = lse.data()},
-            context);
+      last_row_sums({.last = layer.last(),
+                     .kv = layer.kv(),
+                     .heads = heads,
+                     .column_sums = columns.data(),
+                     .diagonal_sums = diagonals.data(),
+                     .lse = lse.data()},
+                    context);
     });
     EXPECT_TRUE(columns.guards_intact() && diagonals.guards_intact() && lse.guards_intact());
-    ProbeSums sums = shape;
+    LastRowSums sums = shape;
     sums.columns = columns.values();
     sums.diagonals = diagonals.values();
     sums.lse = lse.values();
@@ -45,15 +45,16 @@ class ProbeEstimation : public GpuCase {
     EstimationCase c(shape, 11);
     std::vector<int32_t> heads = c.all_heads();
     std::reverse(heads.begin(), heads.end());
-    expect_as_good_as_naive(probe_on_gpu(c, heads), naive_probe(c, heads),
-                            reference_probe(c, heads), kExpError);
+    expect_as_good_as_naive(sums_on_gpu(c, heads), naive_sums(c, heads), reference_sums(c, heads),
+                            kExpError);
   }
 };
 
-class ProbeEstimationIn : public ProbeEstimation, public testing::WithParamInterface<DType> {};
-MR_INSTANTIATE_NARROW(ProbeEstimationIn);
+class LastRowSumsEstimationIn : public LastRowSumsEstimation,
+                                public testing::WithParamInterface<DType> {};
+MR_INSTANTIATE_NARROW(LastRowSumsEstimationIn);
 
-TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopAtTileAndChunkBorders) {
+TEST_P(LastRowSumsEstimationIn, IsAsGoodAsTheNaiveLoopAtTileAndChunkBorders) {
   for (const int64_t num_tokens :
        {1, 2, 63, 64, 65, 127, 128, 130, 1000, 1023, 1024, 1025, 1087, 1088, 1089, 2111, 4099}) {
     for (const int32_t head_dim : {64, 256}) {
@@ -62,7 +63,7 @@ TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopAtTileAndChunkBorders) {
   }
 }
 
-TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopForEveryShapeOfHeads) {
+TEST_P(LastRowSumsEstimationIn, IsAsGoodAsTheNaiveLoopForEveryShapeOfHeads) {
   for (const auto& [queries, kvs] : std::vector<std::pair<int, int>>{
            {1, 1}, {3, 3}, {2, 1}, {6, 2}, {8, 2}, {5, 1}, {14, 2}, {8, 1}}) {
     for (const int32_t head_dim : {64, 128, 256}) {
@@ -75,7 +76,7 @@ TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopForEveryShapeOfHeads) {
   }
 }
 
-TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopOnALongPrompt) {
+TEST_P(LastRowSumsEstimationIn, IsAsGoodAsTheNaiveLoopOnALongPrompt) {
   expect_right({.num_tokens = 8191,
                 .num_query_heads = 2,
                 .num_kv_heads = 1,
@@ -83,27 +84,27 @@ TEST_P(ProbeEstimationIn, IsAsGoodAsTheNaiveLoopOnALongPrompt) {
                 .dtype = GetParam()});
 }
 
-TEST_F(ProbeEstimation, GivesTheSameBitsInEveryRunAndForAnySubsetOfHeads) {
+TEST_F(LastRowSumsEstimation, GivesTheSameBitsInEveryRunAndForAnySubsetOfHeads) {
   EstimationCase c({.num_tokens = 4500,
                     .num_query_heads = 8,
                     .num_kv_heads = 2,
                     .head_dim = 128,
                     .dtype = DType::kBFloat16},
                    12);
-  const ProbeSums all = probe_on_gpu(c, c.all_heads());
-  expect_same_bits(probe_on_gpu(c, c.all_heads()), all);
+  const LastRowSums all = sums_on_gpu(c, c.all_heads());
+  expect_same_bits(sums_on_gpu(c, c.all_heads()), all);
   for (const int32_t head : c.all_heads()) {
-    expect_same_bits(probe_on_gpu(c, {head}), all.part_of_head(static_cast<size_t>(head)));
+    expect_same_bits(sums_on_gpu(c, {head}), all.part_of_head(static_cast<size_t>(head)));
   }
 }
 
-TEST_F(ProbeEstimation, ExtremeScoresNeitherOverflowNorVanish) {
+TEST_F(LastRowSumsEstimation, ExtremeScoresNeitherOverflowNorVanish) {
   EstimationCase c({.num_tokens = 300, .head_dim = 64, .dtype = DType::kBFloat16}, 15);
   for (int64_t row = 236; row < 300; ++row) {
     for (int32_t d = 0; d < 64; ++d) c.q(row, 0, d) = 64;
   }
   for (int32_t d = 0; d < 64; ++d) c.k(0, 17, d) = 64;  // score 32,768; others within 500
-  const ProbeSums sums = probe_on_gpu(c, {0});
+  const LastRowSums sums = sums_on_gpu(c, {0});
   EXPECT_FLOAT_EQ(sums.columns[17], 64);
   for (size_t r = 0; r < 64; ++r) EXPECT_FLOAT_EQ(sums.diagonals[236 + r - 17], 1);
 }

@@ -10,12 +10,12 @@
 
 namespace millrace::bench {
 
-class DeviceMemory {
+class PullMemory {
  public:
-  DeviceMemory(int32_t device, int64_t bytes);
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory();
+  PullMemory(int32_t device, int64_t bytes);
+  PullMemory(const PullMemory&) = delete;
+  PullMemory& operator=(const PullMemory&) = delete;
+  ~PullMemory();
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
   // Copies all of it to `to`.

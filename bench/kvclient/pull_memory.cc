@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/kvclient/device_memory.h"
+#include "bench/kvclient/pull_memory.h"
 
 #include <dlfcn.h>
 
@@ -23,7 +23,7 @@ const kvclient::CudaDriver& the_driver() {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(int32_t device, int64_t bytes)
+PullMemory::PullMemory(int32_t device, int64_t bytes)
     : driver_(the_driver()), ordinal_(device), bytes_(bytes) {
   MR_CHECK(driver_.device_get(&device_, device) == 0, "no CUDA device {}", device);
   MR_CHECK(driver_.retain_primary_context(&context_, device_) == 0, "no context");
@@ -32,17 +32,17 @@ DeviceMemory::DeviceMemory(int32_t device, int64_t bytes)
            bytes);
 }
 
-DeviceMemory::~DeviceMemory() {
+PullMemory::~PullMemory() {
   driver_.free(address_);
   driver_.pop_context(&context_);
   driver_.release_primary_context(device_);
 }
 
-void DeviceMemory::copy_to_host(std::byte* to) const {
+void PullMemory::copy_to_host(std::byte* to) const {
   MR_CHECK(driver_.copy_to_host(to, address_, static_cast<size_t>(bytes_)) == 0, "copying back");
 }
 
-double DeviceMemory::plain_copy_s() const {
+double PullMemory::plain_copy_s() const {
   void* pinned = nullptr;
   void* stream = nullptr;
   const int64_t piece = std::min(kPinnedBytes, bytes_);
@@ -63,8 +63,8 @@ double DeviceMemory::plain_copy_s() const {
   return elapsed;
 }
 
-double DeviceMemory::peer_copy_s(int32_t from_device) const {
-  const DeviceMemory from(from_device, bytes_);
+double PullMemory::peer_copy_s(int32_t from_device) const {
+  const PullMemory from(from_device, bytes_);
   // Functions that the client itself does not use.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
   const auto enable_peer =

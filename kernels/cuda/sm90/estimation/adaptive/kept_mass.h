@@ -13,7 +13,7 @@
 namespace millrace::kernels::cuda {
 
 // Writes kept[num_heads, num_rows]; nothing for rows that a short tile lacks.
-void launch_kept_pages(const ScanBatch& batch, const KeyPages& keys, KeptMass* kept,
-                       cudaStream_t stream);
+void launch_kept_mass(const ScanBatch& batch, const KeyPages& keys, KeptMass* kept,
+                      cudaStream_t stream);
 
 }  // namespace millrace::kernels::cuda

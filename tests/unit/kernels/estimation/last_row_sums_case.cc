@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/unit/kernels/estimation/probe_case.h"
+#include "tests/unit/kernels/estimation/last_row_sums_case.h"
 
 #include <gtest/gtest.h>
 
@@ -32,19 +32,19 @@ std::vector<float> scores_of(EstimationCase& c, int32_t head, int64_t position) 
 
 }  // namespace
 
-ProbeSums::ProbeSums(const EstimationCase& c, size_t num_heads_in)
+LastRowSums::LastRowSums(const EstimationCase& c, size_t num_heads_in)
     : num_heads(num_heads_in),
       columns(num_heads * static_cast<size_t>(c.shape().num_tokens)),
       diagonals(columns.size()),
       lse(num_heads * static_cast<size_t>(std::min(kLastRows, c.shape().num_tokens))) {}
 
-ProbeSums ProbeSums::part_of_head(size_t index) const {
+LastRowSums LastRowSums::part_of_head(size_t index) const {
   const auto part = [&](const std::vector<float>& values) {
     const size_t count = values.size() / num_heads;
     const auto first = values.begin() + static_cast<ptrdiff_t>(index * count);
     return std::vector<float>(first, first + static_cast<ptrdiff_t>(count));
   };
-  ProbeSums one = *this;
+  LastRowSums one = *this;
   one.num_heads = 1;
   one.columns = part(columns);
   one.diagonals = part(diagonals);
@@ -52,20 +52,20 @@ ProbeSums ProbeSums::part_of_head(size_t index) const {
   return one;
 }
 
-ProbeSums reference_probe(EstimationCase& c, std::span<const int32_t> heads) {
-  ProbeSums sums(c, heads.size());
-  ref::probe({.last = c.last(),
-              .kv = c.kv(),
-              .heads = heads,
-              .column_sums = sums.columns.data(),
-              .diagonal_sums = sums.diagonals.data(),
-              .lse = sums.lse.data()});
+LastRowSums reference_sums(EstimationCase& c, std::span<const int32_t> heads) {
+  LastRowSums sums(c, heads.size());
+  ref::last_row_sums({.last = c.last(),
+                      .kv = c.kv(),
+                      .heads = heads,
+                      .column_sums = sums.columns.data(),
+                      .diagonal_sums = sums.diagonals.data(),
+                      .lse = sums.lse.data()});
   return sums;
 }
 
-ProbeSums naive_probe(EstimationCase& c, std::span<const int32_t> heads) {
+LastRowSums naive_sums(EstimationCase& c, std::span<const int32_t> heads) {
   const LastRows last = c.last();
-  ProbeSums sums(c, heads.size());
+  LastRowSums sums(c, heads.size());
   for (size_t h = 0; h < heads.size(); ++h) {
     const size_t first = h * static_cast<size_t>(c.shape().num_tokens);
     for (int64_t r = 0; r < last.num_rows; ++r) {
@@ -86,14 +86,14 @@ ProbeSums naive_probe(EstimationCase& c, std::span<const int32_t> heads) {
   return sums;
 }
 
-void expect_same_bits(const ProbeSums& a, const ProbeSums& b) {
+void expect_same_bits(const LastRowSums& a, const LastRowSums& b) {
   EXPECT_TRUE(test::bitwise_equal(a.columns, b.columns));
   EXPECT_TRUE(test::bitwise_equal(a.diagonals, b.diagonals));
   EXPECT_TRUE(test::bitwise_equal(a.lse, b.lse));
 }
 
-void expect_as_good_as_naive(const ProbeSums& actual, const ProbeSums& naive,
-                             const ProbeSums& reference, double sum_error) {
+void expect_as_good_as_naive(const LastRowSums& actual, const LastRowSums& naive,
+                             const LastRowSums& reference, double sum_error) {
   EXPECT_TRUE(test::as_good_as_naive(actual.columns, naive.columns, reference.columns, sum_error));
   EXPECT_TRUE(
       test::as_good_as_naive(actual.diagonals, naive.diagonals, reference.diagonals, sum_error));

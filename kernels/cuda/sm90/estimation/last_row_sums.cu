@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The probe: two passes over K, each followed by a small merge.
+// The sums of the last rows: two passes over K, each followed by a small merge.
 //
 //   measure_kernel   per (head, chunk of keys) and row the maximum and the sum of powers of two
 //   statistics       per row over its chunks in order: the log-sum-exp
@@ -26,10 +26,10 @@ constexpr int kRows = static_cast<int>(kLastRows);
 // Diagonals that cross a chunk; the last one only makes the stride even.
 constexpr int64_t kChunkDiagonals = kChunkKeys + kLastRows;
 
-struct ProbeBuffers {
-  RowStatistics* statistics = nullptr;  // [heads, chunks, kRows]
-  float* lse_log2 = nullptr;            // [heads, kRows], +inf past num_rows
-  float* diagonals = nullptr;           // [heads, chunks, kChunkDiagonals]
+struct SumBuffers {
+  SoftmaxStatistics* statistics = nullptr;  // [heads, chunks, kRows]
+  float* lse_log2 = nullptr;                // [heads, kRows], +inf past num_rows
+  float* diagonals = nullptr;               // [heads, chunks, kChunkDiagonals]
   float* column_sums = nullptr;
   float* diagonal_sums = nullptr;
   float* lse = nullptr;
@@ -40,7 +40,7 @@ struct ProbeBuffers {
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMaxGroupThreads, 2)
     measure_kernel(const __grid_constant__ LastRowsArguments arguments,
-                   const __grid_constant__ CUtensorMap k_map, RowStatistics* statistics) {
+                   const __grid_constant__ CUtensorMap k_map, SoftmaxStatistics* statistics) {
   auto& ring = aligned_shared<TileRing<kHeadDim>>();
   const ChunkOfHead chunk(arguments);
   OnlineSoftmax rows[2];
@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(kMaxGroupThreads, 2)
                                     rows[1].add(scores, 1);
                                   });
   const ScoreLayout layout;
-  RowStatistics* out = statistics + (int64_t{chunk.number} * gridDim.y + chunk.chunk) * kRows;
+  SoftmaxStatistics* out = statistics + (int64_t{chunk.number} * gridDim.y + chunk.chunk) * kRows;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowStatistics merged = rows[half].merged();
+    const SoftmaxStatistics merged = rows[half].merged();
     if (layout.lane % 4 == 0 && layout.row(half) < chunk.num_rows) out[layout.row(half)] = merged;
   }
 }
@@ -62,11 +62,12 @@ constexpr int kLanesPerRow = 16;
 
 // One block per head, kLanesPerRow threads per row.
 __global__ void __launch_bounds__(kRows* kLanesPerRow)
-    merge_statistics_kernel(ProbeBuffers buffers, int32_t num_rows, int32_t num_chunks) {
+    merge_statistics_kernel(SumBuffers buffers, int32_t num_rows, int32_t num_chunks) {
   const int head = static_cast<int>(blockIdx.x);
   const int row = static_cast<int>(threadIdx.x) / kLanesPerRow;
   const int lane = static_cast<int>(threadIdx.x) % kLanesPerRow;
-  const RowStatistics* statistics = buffers.statistics + int64_t{head} * num_chunks * kRows + row;
+  const SoftmaxStatistics* statistics =
+      buffers.statistics + int64_t{head} * num_chunks * kRows + row;
   const bool exists = row < num_rows;
   float row_max = -FLT_MAX;
   for (int chunk = lane; exists && chunk < num_chunks; chunk += kLanesPerRow) {
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kRows* kLanesPerRow)
   }
   double sum = 0;
   for (int chunk = lane; exists && chunk < num_chunks; chunk += kLanesPerRow) {
-    const RowStatistics part = statistics[int64_t{chunk} * kRows];
+    const SoftmaxStatistics part = statistics[int64_t{chunk} * kRows];
     sum += double{part.row_sum} * double{exp2f(part.row_max - row_max)};
   }
 #pragma unroll
@@ -207,7 +208,7 @@ class DiagonalOfThread {
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kMaxGroupThreads, 2)
     sum_kernel(const __grid_constant__ LastRowsArguments arguments,
-               const __grid_constant__ CUtensorMap k_map, const ProbeBuffers buffers) {
+               const __grid_constant__ CUtensorMap k_map, const SumBuffers buffers) {
   auto& shared = aligned_shared<SumShared<kHeadDim>>();
   const ChunkOfHead chunk(arguments);
   const ScoreLayout layout;
@@ -254,7 +255,7 @@ constexpr int kMergeThreads = 256;
 
 // A diagonal has 64 keys and so lies in one chunk or crosses into the next.
 __global__ void __launch_bounds__(kMergeThreads)
-    merge_diagonals_kernel(ProbeBuffers buffers, int64_t num_tokens, int64_t first_position,
+    merge_diagonals_kernel(SumBuffers buffers, int64_t num_tokens, int64_t first_position,
                            int32_t num_chunks) {
   const int64_t offset = int64_t{blockIdx.x} * kMergeThreads + threadIdx.x;
   const int64_t head = blockIdx.y;
@@ -277,7 +278,7 @@ __global__ void __launch_bounds__(kMergeThreads)
 
 template <typename Element, int kHeadDim>
 void launch_passes(const LastRowsArguments& arguments, const CUtensorMap& k_map, dim3 grid,
-                   int num_threads, int32_t num_heads, const ProbeBuffers& buffers,
+                   int num_threads, int32_t num_heads, const SumBuffers& buffers,
                    cudaStream_t stream) {
   constexpr int kMeasureBytes = kAlignedSharedBytes<TileRing<kHeadDim>>;
   constexpr int kSumBytes = kAlignedSharedBytes<SumShared<kHeadDim>>;
@@ -304,7 +305,7 @@ void launch_passes(const LastRowsArguments& arguments, const CUtensorMap& k_map,
 
 }  // namespace
 
-void probe(const ProbeParams& params, Context& context) {
+void last_row_sums(const LastRowSumsParams& params, Context& context) {
   check_slab(params.kv, params.last.num_query_heads);
   check_last_rows(params.last, params.kv);
   if (params.heads.empty()) return;
@@ -322,8 +323,8 @@ void probe(const ProbeParams& params, Context& context) {
       .num_query_heads = last.num_query_heads,
       .scale_log2 = last.scale * kLog2E,
   };
-  const ProbeBuffers buffers = {
-      .statistics = context.scratch.allocate<RowStatistics>(num_heads * num_chunks * kRows),
+  const SumBuffers buffers = {
+      .statistics = context.scratch.allocate<SoftmaxStatistics>(num_heads * num_chunks * kRows),
       .lse_log2 = context.scratch.allocate<float>(int64_t{num_heads} * kRows),
       .diagonals = context.scratch.allocate<float>(num_heads * num_chunks * kChunkDiagonals),
       .column_sums = params.column_sums,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of gather.cu in PTX, which the driver compiles for its GPU.
+// The kernels of gather.cu and scatter.cu in PTX, which the driver compiles for its GPU.
 #pragma once
 
 namespace millrace::kvclient {
 
 extern const char kGatherPtx[];
+extern const char kScatterPtx[];
 
 }  // namespace millrace::kvclient

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One block per tile and head. A warp multiplies 16 of the tile's sampled rows with one of the three pages.
-#include "kernels/cuda/sm90/estimation/adaptive/kept_pages.h"
+#include "kernels/cuda/sm90/estimation/adaptive/kept_mass.h"
 
 #include <climits>
 
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
 }  // namespace
 
-void launch_kept_pages(const ScanBatch& batch, const KeyPages& keys, KeptMass* kept,
-                       cudaStream_t stream) {
+void launch_kept_mass(const ScanBatch& batch, const KeyPages& keys, KeptMass* kept,
+                      cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(batch.num_tiles), static_cast<unsigned>(batch.num_heads));
   for_head_dim(batch.head_dim, [&](auto head_dim) {
     kept_page_kernel<head_dim()><<<grid, kWarps * kWarp, 0, stream>>>(batch, keys, kept);

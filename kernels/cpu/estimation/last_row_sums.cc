@@ -20,9 +20,9 @@ namespace {
 constexpr int64_t kRangeTokens = 2048;
 
 // One head of the call.
-class HeadProbe {
+class HeadSums {
  public:
-  HeadProbe(const ProbeParams& params, int64_t number, const Context& context)
+  HeadSums(const LastRowSumsParams& params, int64_t number, const Context& context)
       : num_rows_(params.last.num_rows),
         first_position_(params.last.first_position),
         num_tokens_(params.kv.num_tokens),
@@ -104,27 +104,26 @@ class HeadProbe {
 
 }  // namespace
 
-void probe(const ProbeParams& params, const Context& context) {
+void last_row_sums(const LastRowSumsParams& params, const Context& context) {
   check_last_rows(params.last, params.kv);
-  std::vector<HeadProbe> probes;
+  std::vector<HeadSums> sums;
   for (size_t number = 0; number < params.heads.size(); ++number) {
-    probes.emplace_back(params, static_cast<int64_t>(number), context);
+    sums.emplace_back(params, static_cast<int64_t>(number), context);
   }
-  const auto num_heads = static_cast<int64_t>(probes.size());
+  const auto num_heads = static_cast<int64_t>(sums.size());
   const int64_t num_ranges = ceil_div(params.kv.num_tokens, kRangeTokens);
   const auto for_each_range = [&](auto pass) {
     parallel_tasks(num_heads * num_ranges, context.num_threads, [&] {
       return [&, tile = ScoreTile(params.kv.head_dim)](int64_t task) mutable {
-        pass(probes[static_cast<size_t>(task / num_ranges)], task % num_ranges, tile);
+        pass(sums[static_cast<size_t>(task / num_ranges)], task % num_ranges, tile);
       };
     });
   };
-  for_each_range(
-      [](HeadProbe& head, int64_t range, ScoreTile& tile) { head.measure(range, tile); });
-  for (HeadProbe& head : probes) head.merge_statistics();
-  for_each_range([](HeadProbe& head, int64_t range, ScoreTile& tile) { head.sum(range, tile); });
+  for_each_range([](HeadSums& head, int64_t range, ScoreTile& tile) { head.measure(range, tile); });
+  for (HeadSums& head : sums) head.merge_statistics();
+  for_each_range([](HeadSums& head, int64_t range, ScoreTile& tile) { head.sum(range, tile); });
   parallel_tasks(num_heads, context.num_threads, [&] {
-    return [&](int64_t head) { probes[static_cast<size_t>(head)].merge_diagonals(); };
+    return [&](int64_t head) { sums[static_cast<size_t>(head)].merge_diagonals(); };
   });
 }
 

@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// The kernel of scatter.cu in PTX, which the driver compiles for its GPU.
-#pragma once
-
-namespace millrace::kvclient {
-
-extern const char kScatterPtx[];
-
-}  // namespace millrace::kvclient
