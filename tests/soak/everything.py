@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The soak with all of the service on: traces to a collector, cached pages to a subscriber, text and chats, every door, tokens of several
-owners, clients that leave and return, and a page that is looked at. The coordinator is not killed, so that what it holds can be compared
+owners, clients that leave and return, and a page that is looked at. MILLRACE_KV_LIBRARY names libmillrace_kv.so, for OpenEngine's door. The coordinator is not killed, so that what it holds can be compared
 over the whole time, and clients pause between requests. Needs the packages of tests/e2e/requirements.txt and openengine-requirements.txt,
 and a Python for the tokenizer that renders chats."""
 import collections
@@ -217,6 +217,8 @@ class Everyone(Clients):
                 (answer,) = call(ask, timeout=HUNG_S)
             except grpc.RpcError as error:
                 return str(error.code())
+        if answer.WhichOneof("event") == "error":
+            return messages.ErrorCode.Name(answer.error.code)
         return answer.WhichOneof("event")
 
 
@@ -373,7 +375,8 @@ class Everything(Soak):
             pass
         self.paused_s += (time.monotonic() - began) / self.num_clients
 
-    def between_kills(self):
+    def between_kills(self, killer):
+        killer.wait_until_it_serves()
         self.stop.wait(self.kill_every_s)
         while self.pause and os.path.exists(self.pause) and not self.stop.wait(1):
             pass

@@ -77,7 +77,7 @@ class Soak:
     def before_client(self, draw):
         pass
 
-    def between_kills(self):
+    def between_kills(self, killer):
         pass
 
     def at_quiet(self):
@@ -233,7 +233,7 @@ class Soak:
         next_sample = warm_at
         while time.monotonic() < begin + length and not self.stop.is_set():
             self.pids |= set(self.service.ranks().values())
-            self.between_kills()
+            self.between_kills(killer)
             killer.kill_once()
             if time.monotonic() >= next_sample:
                 self.sample()
