@@ -71,16 +71,31 @@ class SharedPrefillsTest : public SchedulerTest {
   }
 
   // Prompts from 5 tokens on are suspended, for a minute.
-  void make_suspending(const std::string& group_id = "g0") {
+  void make_suspending(const std::string& group_id = "g0", bool several = false) {
     SchedulerSettings settings;
     settings.least_tokens_to_suspend = 5;
     settings.suspended_prefill = minutes(1);
     make(settings);
-    join_suspending(link_, group_id);
+    join_suspending(link_, group_id, several);
   }
-  void join_suspending(RecordingLink& link, const std::string& group_id) {
+  // As the next tick counts them.
+  std::string num_suspended() {
+    scheduler_->tick();
+    return metric("millrace_suspended_requests");
+  }
+  // A client leaves this prompt after so many layers.
+  void suspend_after(int num_layers, const std::string& id) {
+    Ask asked = suspend();
+    asked.prompt = id;
+    ASSERT_FALSE(ask(id, asked));
+    for (int i = 0; i < num_layers; ++i) layer_done(id);
+    leave(id);
+    ASSERT_EQ(link_.log.back(), "suspend " + id);
+  }
+  void join_suspending(RecordingLink& link, const std::string& group_id, bool several = false) {
     auto description = group(group_id, "group of " + group_id);
     description.set_suspends(true);
+    description.set_suspends_several(several);
     ASSERT_TRUE(scheduler_->add_group(description, link).ok());
   }
   static Ask suspend(int64_t deadline_ms = 0) {
@@ -719,6 +734,93 @@ TEST_F(SharedPrefillsTest, WhatCannotBeSuspendedEnds) {
   EXPECT_EQ(link_.log.back(), "cancel first");
 }
 
+TEST_F(SharedPrefillsTest, SeveralPromptsOfAGroupAreSuspendedAndGoOnInAnyOrder) {
+  make_suspending("g0", /*several=*/true);
+  for (const auto* id : {"a", "b", "c"}) suspend_after(1, id);
+  EXPECT_EQ(num_suspended(), "3");
+  Ask again = suspend();
+  const auto come_back = [&](const std::string& id) {
+    again.prompt = id;
+    ASSERT_FALSE(ask(id, again));
+    EXPECT_EQ(link_.log.back(), "resume " + id);
+  };
+  come_back("b");
+  clock_.advance(seconds(2));
+  come_back("a");  // after b
+  EXPECT_EQ(num_suspended(), "1");
+  ASSERT_FALSE(ask("further", {.prompt = "D"}));
+  EXPECT_EQ(link_.log.back(), "resume a");
+  clock_.advance(seconds(3));
+  done("b");
+  EXPECT_EQ(state("b"), RequestState::kDone);
+  EXPECT_EQ(scheduler_->find("b")->set_aside_s, 0);
+  EXPECT_EQ(std::ranges::count(link_.log, "prefill further"), 0);
+  done("a");
+  EXPECT_EQ(state("a"), RequestState::kDone);
+  EXPECT_NEAR(scheduler_->find("a")->set_aside_s, 5, 0.01);
+  EXPECT_EQ(std::ranges::count(link_.log, "prefill further"), 1);
+}
+
+// It has not gone on yet.
+TEST_F(SharedPrefillsTest, AResumedPromptIsSuspendedAgainWhenItsClientLeaves) {
+  make_suspending("g0", /*several=*/true);
+  suspend_after(1, "a");
+  ASSERT_FALSE(ask("other", {.prompt = "B"}));
+  started("other");
+  Ask again = suspend();
+  again.prompt = "a";
+  ASSERT_FALSE(ask("a", again));
+  EXPECT_EQ(link_.log.back(), "resume a");
+  leave("a");
+  EXPECT_EQ(link_.log.back(), "suspend a");
+  done("other");
+  ASSERT_FALSE(ask("third", {.prompt = "C"}));
+  EXPECT_EQ(link_.log.back(), "prefill third");
+  EXPECT_EQ(num_suspended(), "1");
+}
+
+TEST_F(SharedPrefillsTest, OfSuspendedPromptsTheOldestAndCheapestGoesFirst) {
+  make_suspending("g0", /*several=*/true);
+  suspend_after(4, "expensive");
+  suspend_after(1, "cheap");
+  suspend_after(3, "later");
+  ASSERT_FALSE(ask("big", {.prompt = "B"}));
+  const auto has_no_room = [&] {
+    failed("big", Errc::kExhausted, "no memory beside others");
+    EXPECT_EQ(link_.log.back(), "prefill big");
+    return link_.log[link_.log.size() - 2];
+  };
+  EXPECT_EQ(has_no_room(), "cancel cheap");
+  failed("cheap", Errc::kCancelled, "cancelled");
+  EXPECT_EQ(num_suspended(), "2");
+  // What is dear to compute again goes all the same, once nobody has asked for it for long.
+  pass(seconds(40), {"g0"});
+  failed("big", Errc::kDeadlineExceeded, "too late");
+  Ask again = suspend();
+  again.prompt = "later";
+  ASSERT_FALSE(ask("later", again));
+  leave("later");
+  EXPECT_EQ(link_.log.back(), "suspend later");
+  ASSERT_FALSE(ask("big", {.prompt = "B"}));
+  EXPECT_EQ(has_no_room(), "cancel expensive");
+  EXPECT_EQ(num_suspended(), "1");
+}
+
+// Between the layers of another prompt it has to wait, as without the suspended one.
+TEST_F(SharedPrefillsTest, APromptThatPreemptsDoesNotEndASuspendedOne) {
+  make_suspending("g0", /*several=*/true);
+  suspend_after(1, "a");
+  ASSERT_FALSE(ask("long", {.prompt = "B", .num_tokens = 100}));
+  started("long");
+  ASSERT_FALSE(ask("short", {.prompt = "C"}));
+  if (link_.log.back() == "prefill short") {
+    failed("short", Errc::kExhausted, "no memory beside others");
+    EXPECT_EQ(state("short"), RequestState::kQueued);
+  }
+  EXPECT_EQ(std::ranges::count(link_.log, "cancel a"), 0);
+  EXPECT_EQ(num_suspended(), "1");
+}
+
 TEST_F(SharedPrefillsTest, AGroupThatCannotSuspendIsNotAskedTo) {
   SchedulerSettings settings;
   settings.least_tokens_to_suspend = 5;
@@ -780,8 +882,8 @@ TEST_F(SharedPrefillsTest, ByDefaultADeadlineThatCannotBeMetIsRefused) {
   EXPECT_FALSE(submit(OnDisconnect::kSuspend));
 }
 
-// A group that runs one prompt at a time, beside one that is suspended, and keeps leases; its answers
-// have the prompt's first token.
+// A group that runs one prompt at a time, beside suspended ones, and keeps leases; its answers have
+// the prompt's first token.
 class PlayedGroup final : public GroupLink {
  public:
   PlayedGroup(const Clock& clock, std::string id) : clock_(clock), id_(std::move(id)) {}
@@ -800,13 +902,18 @@ class PlayedGroup final : public GroupLink {
       ASSERT_TRUE(find(envelope.cancel().request_id()));
       find(envelope.cancel().request_id())->cancelled = true;
     } else if (envelope.has_suspend()) {
-      ASSERT_EQ(prompts.size(), 1u);
-      ASSERT_EQ(prompts.front().id, envelope.suspend().request_id());
-      prompts.front().suspended = true;
+      Prompt* prompt = find(envelope.suspend().request_id());
+      ASSERT_TRUE(prompt);
+      ASSERT_FALSE(prompt->suspended);
+      prompt->suspended = true;
       ++suspensions;
+      most_suspended =
+          std::max(most_suspended, std::ranges::count(prompts, true, &Prompt::suspended));
     } else if (envelope.has_resume()) {
-      ASSERT_EQ(prompts.front().id, envelope.resume().request_id());
-      prompts.front().suspended = false;
+      Prompt* prompt = find(envelope.resume().request_id());
+      ASSERT_TRUE(prompt);
+      ASSERT_TRUE(prompt->suspended);
+      prompt->suspended = false;
     } else if (envelope.has_lease_renew()) {
       const auto& renewal = envelope.lease_renew();
       leases[renewal.request_id()] =
@@ -821,15 +928,16 @@ class PlayedGroup final : public GroupLink {
   // What it says next; the prompt may be over then.
   protocol::Envelope step() {
     protocol::Envelope out;
-    Prompt& prompt = prompts.back();
+    const auto at = next();
+    Prompt& prompt = *at;
     if (prompt.cancelled) {
       out.mutable_prefill_failed()->set_request_id(prompt.id);
       out.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kCancelled));
-      prompts.pop_back();
-    } else if (prompts.size() == 2 && any_room_ == 0) {
+      prompts.erase(at);
+    } else if (prompt.layers == 0 && prompts.size() > 1 && any_room_ == 0) {
       out.mutable_prefill_failed()->set_request_id(prompt.id);
       out.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kExhausted));
-      prompts.pop_back();
+      prompts.erase(at);
     } else if (++prompt.layers <= 2) {
       out.mutable_layer_done()->set_request_id(prompt.id);
     } else {
@@ -839,7 +947,7 @@ class PlayedGroup final : public GroupLink {
       manifest.set_lease_id(prompt.lease_id);
       manifest.set_lease_ms(prompt.lease_ms);
       out.mutable_prefill_done()->set_request_id(prompt.id);
-      prompts.pop_back();
+      prompts.erase(at);
     }
     any_room_ = (any_room_ + 1) % 5;
     return out;
@@ -857,17 +965,24 @@ class PlayedGroup final : public GroupLink {
     bool cancelled = false;
     bool suspended = false;
   };
-  bool stands() const {
-    return prompts.empty() || (prompts.back().suspended && !prompts.back().cancelled);
+  // What is cancelled ends first. Then comes what has begun, and is to go on.
+  std::vector<Prompt>::iterator next() {
+    const auto cancelled = std::ranges::find(prompts, true, &Prompt::cancelled);
+    if (cancelled != prompts.end()) return cancelled;
+    const auto begun = std::ranges::find_if(
+        prompts, [](const Prompt& one) { return !one.suspended && one.layers > 0; });
+    return begun != prompts.end() ? begun : std::ranges::find(prompts, false, &Prompt::suspended);
   }
+  bool stands() { return next() == prompts.end(); }
   Prompt* find(const std::string& id) {
     const auto found = std::ranges::find(prompts, id, &Prompt::id);
     return found == prompts.end() ? nullptr : &*found;
   }
 
-  std::vector<Prompt> prompts;  // each runs between two layers of the one before it
+  std::vector<Prompt> prompts;
   int prefills = 0;
   int suspensions = 0;
+  std::ptrdiff_t most_suspended = 0;
   std::map<std::string, TimePoint> leases;
 
  private:
@@ -883,18 +998,21 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   SchedulerSettings settings;
   settings.max_unattended = 3;
   settings.least_tokens_to_suspend = 1;
-  settings.suspended_prefill = seconds(3);
+  settings.suspended_prefill = seconds(6);
   make(settings);
   std::mt19937 random(49);
   const auto any = [&](int n) { return std::uniform_int_distribution<int>(0, n - 1)(random); };
   std::vector<std::unique_ptr<PlayedGroup>> groups;
   std::vector<std::string> ids(2);
   int num_groups = 0;
+  std::ptrdiff_t most_suspended = 0;
   const auto start = [&](size_t g) {
     ids[g] = fmt::format("g{}", num_groups++);
-    groups[g] = std::make_unique<PlayedGroup>(clock_, ids[g]);
     auto description = group(ids[g], "group of " + ids[g]);
     description.set_suspends(true);
+    description.set_suspends_several(true);
+    if (groups[g]) most_suspended = std::max(most_suspended, groups[g]->most_suspended);
+    groups[g] = std::make_unique<PlayedGroup>(clock_, ids[g]);
     ASSERT_TRUE(scheduler_->add_group(description, *groups[g]).ok());
   };
   groups.resize(2);
@@ -918,7 +1036,7 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
       case 0:
       case 1:
       case 2: {
-        const int token = any(3) + 1;
+        const int token = any(6) + 1;
         PrefillBody body;
         body.model = "tiny";
         body.request_id = id;
@@ -984,10 +1102,12 @@ TEST_F(SharedPrefillsTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   EXPECT_EQ(metric("millrace_held_leases"), "0");
   EXPECT_EQ(metric("millrace_unattended_requests"), "0");
   for (auto& one : groups) {
+    most_suspended = std::max(most_suspended, one->most_suspended);
     one->expire();
     EXPECT_TRUE(one->leases.empty());
     EXPECT_TRUE(one->prompts.empty());
   }
+  EXPECT_GT(most_suspended, 1);
 }
 
 }  // namespace
