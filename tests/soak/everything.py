@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The soak with all of the service on: traces to a collector, cached pages to a subscriber, text and chats, every door, tokens of several
-owners, clients that leave and return, and a page that is looked at. MILLRACE_KV_LIBRARY names libmillrace_kv.so, for OpenEngine's door. The coordinator is not killed, so that what it holds can be compared
-over the whole time, and clients pause between requests. Needs the packages of tests/e2e/requirements.txt and openengine-requirements.txt,
-and a Python for the tokenizer that renders chats."""
+owners, clients that leave and return, and a page that is looked at. The coordinator is not killed, so that what it holds can be compared over
+the whole time, and clients pause between requests. Needs the packages of tests/e2e/requirements.txt and openengine-requirements.txt, a Python
+for the tokenizer that renders chats, and libmillrace_kv.so, which MILLRACE_KV_LIBRARY names, for OpenEngine's door."""
 import collections
 import concurrent.futures
 import contextlib
