@@ -171,7 +171,7 @@ class Clients:
             connection.settimeout(HUNG_S)
             connection.connect(("127.0.0.1", self.service.http_port))
             body = json.dumps(self.service.prefill_body(prompt, **{"model": self.model, "lease_ms": 100, "deadline_ms": DEADLINE_MS, **fields}))
-            connection.sendall(f"POST /v1/prefill HTTP/1.1\r\nHost: a\r\n{self.raw_headers()}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            connection.sendall(f"POST /v1/prefill HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{self.raw_headers()}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             yield connection
 
     def hung_up(self, prompt, _):
