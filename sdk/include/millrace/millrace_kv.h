@@ -46,7 +46,7 @@ extern "C" {
 
 /* The version of this header. The major number changes when callers must be recompiled. */
 #define MKV_VERSION_MAJOR 1
-#define MKV_VERSION_MINOR 6
+#define MKV_VERSION_MINOR 7
 
 /* The version of the library: major << 16 | minor. Do not go on if major is not
  * MKV_VERSION_MAJOR or minor is less than MKV_VERSION_MINOR. */
@@ -118,6 +118,10 @@ typedef struct mkv_manifest_info {
   const char* epoch; /* of the group: ends with it */
   const char* model;
   const char* model_fingerprint; /* of its config and weights: of no use with another model */
+  /* From version 1.7 on. Of the coordinator's process that handed the manifest out, as in the
+   * header X-Millrace-Instance of its answers; "": none did. A call that only that process is to
+   * answer has the same header. */
+  const char* coordinator_instance;
 } mkv_manifest_info;
 
 /* What one rank serves: some kv heads of some of the tokens. */
