@@ -81,43 +81,52 @@ Partition Engine::partition(int64_t num_tokens, int64_t prefix_tokens) const {
   return Partition(num_tokens, cp, stripe, prefix_tokens);
 }
 
+StartedPrefill::StartedPrefill(const PrefillTask& task, Duration comm_timeout)
+    : task_(task), comm_timeout_(comm_timeout) {}
+
+StartedPrefill::~StartedPrefill() = default;
+
+void StartedPrefill::group_broke() {
+  run_->group_broke();
+}
+
 // A layer that cannot be enqueued means that the group is broken: nothing more is enqueued. An
 // error on one rank alone, in its sink, is reported when the layer is closed, so that its device
 // completes everything that the other ranks' devices do together with it.
-Result<PairCounts> Engine::run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
-                                      Duration comm_timeout) {
+Result<bool> Engine::run_layers(StartedPrefill& prefill) {
+  auto& p = prefill;
   const int32_t num_layers = context_->weights.config.num_layers;
-  PairCounts counts;
-  Result<void> own;
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    const auto deadline = Deadline::after(comm_timeout);
-    if (own.ok()) own = run.enqueue_layer(layer, deadline);
-    if (ahead && layer > 0) {
-      MR_RETURN_IF_ERROR(end_layer(run, task, layer - 1, own, counts, deadline));
+  const int32_t most_in_flight = p.ahead_ ? 2 : 1;
+  while (true) {
+    if (p.staged_ < p.enqueued_ && p.staged_ <= p.closed_) {
+      p.run_->stage_layer(p.staged_++);
+    } else if (p.enqueued_ < num_layers && p.enqueued_ < p.closed_ + most_in_flight) {
+      const int32_t layer = p.enqueued_++;
+      if (p.own_.ok()) p.own_ = p.run_->enqueue_layer(layer, Deadline::after(p.comm_timeout_));
+    } else if (p.closed_ < num_layers) {
+      MR_RETURN_IF_ERROR(end_layer(p, p.closed_++));
+      if (p.task_.pauses && p.task_.pauses()) return false;
+    } else {
+      return true;
     }
-    run.stage_layer(layer);
-    if (!ahead) MR_RETURN_IF_ERROR(end_layer(run, task, layer, own, counts, deadline));
   }
-  if (ahead) {
-    MR_RETURN_IF_ERROR(
-        end_layer(run, task, num_layers - 1, own, counts, Deadline::after(comm_timeout)));
-  }
-  return counts;
 }
 
-Result<void> Engine::end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
-                               const Result<void>& own, PairCounts& counts, Deadline deadline) {
-  const auto pairs = own.ok() ? run.close_layer(layer, deadline) : Result<RankPairs>(own.error());
+Result<void> Engine::end_layer(StartedPrefill& prefill, int32_t layer) {
+  PrefillRun& run = *prefill.run_;
+  const auto deadline = Deadline::after(prefill.comm_timeout_);
+  const auto pairs = prefill.own_.ok() ? run.close_layer(layer, deadline)
+                                       : Result<RankPairs>(prefill.own_.error());
   MR_ASSIGN_OR_RETURN(const auto ranks,
                       all_agree_on_values(context_->grid.world(), pairs, deadline));
   const auto counted =
-      counts.add(ranks, {.all_rows = run.attends_whole(layer),
-                         .has_window = context_->weights.config.window(layer) > 0});
-  if (!task.at_boundary) return {};
-  return task.at_boundary({.layer = layer,
-                           .num_layers = context_->weights.config.num_layers,
-                           .density = counted.density,
-                           .imbalance = counted.imbalance});
+      prefill.counts_.add(ranks, {.all_rows = run.attends_whole(layer),
+                                  .has_window = context_->weights.config.window(layer) > 0});
+  if (!prefill.task_.at_boundary) return {};
+  return prefill.task_.at_boundary({.layer = layer,
+                                    .num_layers = context_->weights.config.num_layers,
+                                    .density = counted.density,
+                                    .imbalance = counted.imbalance});
 }
 
 // Allocates what a single rank may lack before any rank waits for another in a collective. The host
@@ -139,23 +148,38 @@ Result<bool> Engine::connect(const Result<std::unique_ptr<PrefillRun>>& created,
 }
 
 Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_timeout) {
-  auto& world = context_->grid.world();
+  MR_CHECK(!task.pauses, "a prefill that pauses, in one step");
+  MR_ASSIGN_OR_RETURN(const auto started, start(task, comm_timeout));
+  MR_RETURN_IF_ERROR(advance(*started));
+  return finish(*started);
+}
+
+Result<std::unique_ptr<StartedPrefill>> Engine::start(const PrefillTask& task,
+                                                      Duration comm_timeout) {
   check_prefix(task);
+  std::unique_ptr<StartedPrefill> started(new StartedPrefill(task, comm_timeout));
   auto created =
       PrefillRun::create(*context_, partition(std::ssize(task.token_ids), task.prefix.num_tokens()),
-                         task, comm_timeout);
-  MR_ASSIGN_OR_RETURN(const bool ahead, connect(created, comm_timeout));
-  PrefillRun& run = **created;
+                         started->task_, comm_timeout);
+  MR_ASSIGN_OR_RETURN(started->ahead_, connect(created, comm_timeout));
+  started->run_ = *std::move(created);
   enter(task, Stage::kLayers);
-  MR_RETURN_IF_ERROR(run.embed(Deadline::after(comm_timeout)));
-  const auto layers = run_layers(run, task, ahead, comm_timeout);
-  if (!layers.ok()) {
-    if (layers.error().code == Errc::kPeerLost) run.group_broke();
-    return layers.error();
-  }
+  MR_RETURN_IF_ERROR(started->run_->embed(Deadline::after(comm_timeout)));
+  return started;
+}
 
+Result<bool> Engine::advance(StartedPrefill& prefill) {
+  const auto went = run_layers(prefill);
+  if (!went.ok() && went.error().code == Errc::kPeerLost) prefill.group_broke();
+  return went;
+}
+
+Result<PrefillResult> Engine::finish(StartedPrefill& prefill) {
+  auto& world = context_->grid.world();
+  const PrefillTask& task = prefill.task_;
+  PrefillRun& run = *prefill.run_;
   enter(task, Stage::kTail);
-  const auto deadline = Deadline::after(comm_timeout);
+  const auto deadline = Deadline::after(prefill.comm_timeout_);
   PrefillResult result;
   // Only the root's row sees logits. Meanwhile the last layer's pages were being written.
   Result<void> finished = run.finish(result, deadline);
@@ -170,8 +194,8 @@ Result<PrefillResult> Engine::prefill(const PrefillTask& task, Duration comm_tim
     result.recall_by_head = run.recall().by_head();
     MR_RETURN_IF_ERROR(result.recall_by_head.add_over(world, deadline));
   }
-  result.density = layers->density();
-  result.imbalance = layers->imbalance();
+  result.density = prefill.counts_.density();
+  result.imbalance = prefill.counts_.imbalance();
   result.index_bytes = run.index_bytes();
   result.dense_for_length = task.plan->dense_for_length();
   if (context_->grid.is_root()) result.first_token = result.top_tokens.front().token_id;

@@ -87,6 +87,9 @@ struct PrefillTask {
   // the world. An error ends the request and must be the same on all ranks, or their group is
   // broken. May be empty, on all ranks.
   std::function<Result<void>(const LayerReport&)> at_boundary;
+  // Asked after each `at_boundary` that succeeded: whether Engine::advance() is to return before the
+  // next layer. The same on every rank. May be empty, on all ranks.
+  std::function<bool()> pauses;
   StageClock* stages = nullptr;  // told of the layers, the tail and the close; may be null
 };
 
@@ -109,6 +112,32 @@ struct PrefillResult {
 
 class PrefillRun;
 
+// A prompt that Engine::start() has begun, with all of its memory. It may be left between two
+// layers for any time, while others are computed. The destructor gives it up.
+class StartedPrefill {
+ public:
+  ~StartedPrefill();
+  StartedPrefill(const StartedPrefill&) = delete;
+  StartedPrefill& operator=(const StartedPrefill&) = delete;
+  // PrefillRun::group_broke
+  void group_broke();
+
+ private:
+  friend class Engine;
+  StartedPrefill(const PrefillTask& task, Duration comm_timeout);
+
+  const PrefillTask task_;
+  const Duration comm_timeout_;
+  std::unique_ptr<PrefillRun> run_;
+  bool ahead_ = false;  // PrefillRun::may_enqueue_ahead
+  // Numbers of layers.
+  int32_t enqueued_ = 0;
+  int32_t staged_ = 0;
+  int32_t closed_ = 0;
+  PairCounts counts_;  // of the closed ones
+  Result<void> own_;   // this rank's error, until the layer is closed
+};
+
 class Engine {
  public:
   // Device, weights and grid outlive the engine. `groups` belongs to that device and grid.
@@ -117,8 +146,8 @@ class Engine {
                                const EngineOptions& options);
 
   // An engine with the same device, weights and scratch memory on another grid, which outlives it.
-  // Only one of the two may prefill at a time, except that one may run between two layers of the
-  // other.
+  // Only one of the two may prefill at a time, except that one may run between two layers of a
+  // prompt of the other.
   Engine on_grid(const RankGrid& grid, DeviceGroups groups) const;
 
   const DeviceGroups& groups() const { return context_->groups; }
@@ -131,6 +160,14 @@ class Engine {
   // collective (`comm_timeout` a layer) do not.
   Result<PrefillResult> prefill(const PrefillTask& task, Duration comm_timeout);
 
+  // The same in steps, each collective, between which other prompts may be computed. `task` is
+  // copied; what it refers to outlives the prefill.
+  Result<std::unique_ptr<StartedPrefill>> start(const PrefillTask& task, Duration comm_timeout);
+  // Computes layers. True: all are done. False: `pauses` said so; call it again.
+  Result<bool> advance(StartedPrefill& prefill);
+  // After the last layer.
+  Result<PrefillResult> finish(StartedPrefill& prefill);
+
   // Collective, before the first prompt: runs its own prompts of up to `max_tokens` tokens. On a
   // device with memory of its own the first prompt would otherwise wait for what is done only once:
   // loading kernels, mapping the buffers of collectives, and choosing algorithms for products of a
@@ -141,12 +178,9 @@ class Engine {
  private:
   // Collective. Returns whether layers may be enqueued ahead (PrefillRun::may_enqueue_ahead).
   Result<bool> connect(const Result<std::unique_ptr<PrefillRun>>& created, Duration comm_timeout);
-  // Returns the pairs of all layers together.
-  Result<PairCounts> run_layers(PrefillRun& run, const PrefillTask& task, bool ahead,
-                                Duration comm_timeout);
-  // Ends the layer on this rank, unless `own` is already an error, and then on all ranks.
-  Result<void> end_layer(PrefillRun& run, const PrefillTask& task, int32_t layer,
-                         const Result<void>& own, PairCounts& counts, Deadline deadline);
+  Result<bool> run_layers(StartedPrefill& prefill);
+  // Ends the layer on this rank, unless that has failed already, and then on all ranks.
+  Result<void> end_layer(StartedPrefill& prefill, int32_t layer);
 
   explicit Engine(std::shared_ptr<const EngineContext> context) : context_(std::move(context)) {}
 

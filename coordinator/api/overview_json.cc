@@ -109,7 +109,9 @@ json::object running_json(const Group& group, const Request& request, const Show
   const auto left_s = seconds_left_of(request, now);
   out["seconds_left"] = left_s ? number_or_null(*left_s) : nullptr;
   const bool others = group.preempting != nullptr || !group.side_by_side.empty();
-  out["set_aside"] = group.running.get() == &request && others;
+  const bool waits_to_go_on = std::ranges::any_of(
+      group.resuming, [&](const auto& one) { return one.request.get() == &request; });
+  out["set_aside"] = waits_to_go_on || (group.running.get() == &request && others);
   out["side_by_side"] = request.num_side_by_side;
   out["cancelled"] = request.ended();
   return out;

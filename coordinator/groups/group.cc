@@ -40,9 +40,10 @@ void Group::report_room(uint64_t free_prompt_tokens) {
 
 std::vector<std::shared_ptr<Request>> Group::requests() const {
   std::vector<std::shared_ptr<Request>> all = side_by_side;
-  for (const auto& request : {preempting, running, suspended}) {
+  for (const auto& request : in_turn()) {
     if (request != nullptr) all.push_back(request);
   }
+  all.insert(all.end(), suspended.begin(), suspended.end());
   return all;
 }
 
@@ -58,14 +59,36 @@ bool Group::replace(const std::shared_ptr<Request>& request, const std::shared_p
     running = heir;
   } else if (preempting == request) {
     preempting = heir;
-  } else if (suspended == request) {
-    suspended = heir;
   } else {
-    const auto at = std::ranges::find(side_by_side, request);
-    if (at == side_by_side.end()) return false;
-    *at = heir;
+    const auto resumed = std::ranges::find(resuming, request, &Resuming::request);
+    if (resumed != resuming.end()) {
+      resumed->request = heir;
+      return true;
+    }
+    for (auto* several : {&suspended, &side_by_side}) {
+      const auto at = std::ranges::find(*several, request);
+      if (at == several->end()) continue;
+      *at = heir;
+      return true;
+    }
+    return false;
   }
   return true;
+}
+
+std::vector<std::shared_ptr<Request>> Group::in_turn() const {
+  std::vector<std::shared_ptr<Request>> turns = {preempting, running};
+  for (const auto& [request, since] : resuming) turns.push_back(request);
+  return turns;
+}
+
+bool Group::can_suspend(const Request& request) const {
+  const bool is_next =
+      running.get() == &request || std::ranges::any_of(resuming, [&request](const Resuming& one) {
+        return one.request.get() == &request;
+      });
+  return description.suspends() && is_next && !request.cancel_sent_at &&
+         (suspended.empty() || description.suspends_several());
 }
 
 std::shared_ptr<Request> Group::take(const std::string& request_id) {
@@ -73,29 +96,45 @@ std::shared_ptr<Request> Group::take(const std::string& request_id) {
   if (request == nullptr) return nullptr;
   if (running == request) running = nullptr;
   if (preempting == request) preempting = nullptr;
-  if (suspended == request) suspended = nullptr;
+  std::erase(suspended, request);
   std::erase(side_by_side, request);
+  std::erase_if(resuming, [&](const Resuming& one) { return one.request == request; });
   return request;
 }
 
-void Group::suspend(TimePoint now) {
-  running->suspended_at = now;
-  running->was_suspended = true;
+void Group::suspend(const std::shared_ptr<Request>& request, TimePoint now) {
+  const auto resumed = std::ranges::find(resuming, request, &Resuming::request);
+  if (resumed != resuming.end()) {
+    request->set_aside_s += seconds(now - resumed->set_aside_since);
+    resuming.erase(resumed);
+  } else {
+    running = std::exchange(preempting, nullptr);
+  }
+  request->suspended_at = now;
+  request->was_suspended = true;
+  suspended.push_back(request);
   protocol::Envelope envelope;
-  envelope.mutable_suspend()->set_request_id(running->id_at_group());
-  suspended = std::exchange(running, std::exchange(preempting, nullptr));
+  envelope.mutable_suspend()->set_request_id(request->id_at_group());
   link->send(envelope);
+  go_on(now);
 }
 
-void Group::resume(TimePoint now) {
-  const TimePoint since = *std::exchange(suspended->suspended_at, std::nullopt);
-  // What runs now counts when it has ended.
-  const TimePoint until = running == nullptr ? now : std::max(since, running->dispatched_at);
-  suspended->set_aside_s += seconds(until - since);
+void Group::resume(const std::shared_ptr<Request>& request, TimePoint now) {
+  std::erase(suspended, request);
+  resuming.push_back(
+      {.request = request, .set_aside_since = *std::exchange(request->suspended_at, std::nullopt)});
   protocol::Envelope envelope;
-  envelope.mutable_resume()->set_request_id(suspended->id_at_group());
-  preempting = std::exchange(running, std::exchange(suspended, nullptr));
+  envelope.mutable_resume()->set_request_id(request->id_at_group());
   link->send(envelope);
+  go_on(now);
+}
+
+void Group::go_on(TimePoint now) {
+  const bool busy = running != nullptr || preempting != nullptr || !side_by_side.empty();
+  if (busy || resuming.empty()) return;
+  running = resuming.front().request;
+  running->set_aside_s += seconds(now - resuming.front().set_aside_since);
+  resuming.erase(resuming.begin());
 }
 
 void Group::send_release(const std::string& request_id, const std::string& lease_id) const {

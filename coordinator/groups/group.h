@@ -22,7 +22,8 @@ struct Group {
   explicit Group(const GroupHealth::Rests& rests = {}) : health(rests) {}
 
   bool idle() const {
-    return running == nullptr && preempting == nullptr && side_by_side.empty() && !draining;
+    return running == nullptr && preempting == nullptr && side_by_side.empty() &&
+           resuming.empty() && !draining;
   }
   // Whether it can ever take a prompt of this model and length.
   bool takes(const std::string& model, int64_t num_tokens) const {
@@ -60,13 +61,15 @@ struct Group {
   // on it.
   std::shared_ptr<Request> take(const std::string& request_id);
   // Whether `request`, which runs, can be suspended.
-  bool can_suspend(const Request& request) const {
-    return description.suspends() && running.get() == &request && suspended == nullptr &&
-           !request.cancel_sent_at;
-  }
+  bool can_suspend(const Request& request) const;
   // The prompt that runs stops, and what runs between its layers goes on.
-  void suspend(TimePoint now);
-  void resume(TimePoint now);
+  void suspend(const std::shared_ptr<Request>& request, TimePoint now);
+  // A suspended prompt goes on, once what runs has ended.
+  void resume(const std::shared_ptr<Request>& request, TimePoint now);
+  // To be called when a prompt has ended: the next that was resumed goes on.
+  void go_on(TimePoint now);
+  // Those that run one after the other before a further one can start. A null among them is none.
+  std::vector<std::shared_ptr<Request>> in_turn() const;
   // From now on the group's work is that of `heir`. False if it does not work on `request`.
   bool replace(const std::shared_ptr<Request>& request, const std::shared_ptr<Request>& heir);
   // Tells the group that nobody needs that cache any more.
@@ -87,9 +90,15 @@ struct Group {
   // between two layers of `running`.
   std::shared_ptr<Request> running;
   std::shared_ptr<Request> preempting;
-  // Has stopped between two of its layers until it is resumed; `running` and the others run
+  // Have stopped between two of their layers until they are resumed; `running` and the others run
   // meanwhile.
-  std::shared_ptr<Request> suspended;
+  std::vector<std::shared_ptr<Request>> suspended;
+  // Were suspended, and go on one after the other as soon as what runs has ended.
+  struct Resuming {
+    std::shared_ptr<Request> request;
+    TimePoint set_aside_since;
+  };
+  std::vector<Resuming> resuming;
   // Prompts that run at once, each on one context-parallel rank, instead of `running` or of
   // `preempting`.
   std::vector<std::shared_ptr<Request>> side_by_side;

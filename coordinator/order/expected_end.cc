@@ -17,7 +17,7 @@ struct FreeAt {
 
 double busy_s(const Group& group, TimePoint now) {
   double left_s = side_by_side_left(group, now);
-  for (const auto& one : {group.running, group.preempting}) {
+  for (const auto& one : group.in_turn()) {
     if (one != nullptr && !one->cancel_sent_at) left_s += seconds_left(*one, now);
   }
   return left_s;
@@ -94,8 +94,10 @@ std::optional<ExpectedEnd> expected_rest(const std::shared_ptr<Request>& prefill
     const double own_s = seconds_left(*prefill, now);
     // What runs between its layers comes first.
     double wait_s = 0;
-    if (group->running == prefill) wait_s = busy_s(*group, now) - own_s;
-    if (group->suspended == prefill) wait_s = busy_s(*group, now);
+    const bool is_suspended = prefill->suspended_at.has_value();
+    const bool has_turn = !is_suspended && std::ranges::count(group->in_turn(), prefill) > 0;
+    if (has_turn && group->preempting != prefill) wait_s = busy_s(*group, now) - own_s;
+    if (is_suspended) wait_s = busy_s(*group, now);
     const int64_t cached = prefill->foreseen_tokens;
     return ExpectedEnd{.wait = of_s(std::max(0.0, wait_s)),
                        .prefill = of_s(own_s),

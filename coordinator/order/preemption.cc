@@ -38,9 +38,9 @@ double side_by_side_left(const Group& group, TimePoint now) {
 }
 
 bool is_preemptible(const Group* group) {
-  return group->running != nullptr && group->preempting == nullptr && group->suspended == nullptr &&
-         group->side_by_side.empty() && !group->draining && !group->running->cancel_sent_at &&
-         group->description.max_preempting_tokens() > 0;
+  return group->running != nullptr && group->preempting == nullptr && group->side_by_side.empty() &&
+         (group->suspended.empty() || group->description.suspends_several()) && !group->draining &&
+         !group->running->cancel_sent_at && group->description.max_preempting_tokens() > 0;
 }
 
 bool may_set_aside(const Group& group, const Request& request, double for_s, TimePoint now) {

@@ -21,7 +21,7 @@ double rest_s(const Request& running, TimePoint now) {
 double wait_s(const Group& group, const Request& request, const Forecast& forecast, TimePoint now) {
   if (const auto layer_s = seconds_to_preempt(group, request, forecast, now)) return *layer_s;
   double sum_s = 0;
-  for (const auto& busy_with : {group.running, group.preempting}) {
+  for (const auto& busy_with : group.in_turn()) {
     if (busy_with != nullptr) sum_s += rest_s(*busy_with, now);
   }
   double lanes_s = 0;

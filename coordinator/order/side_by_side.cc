@@ -32,7 +32,7 @@ int64_t num_lanes(const Group& group) {
 
 int64_t most_new_tokens(const Group& group) {
   const auto& limits = group.description;
-  const bool alone = group.running == nullptr && group.suspended == nullptr;
+  const bool alone = group.running == nullptr && group.suspended.empty();
   const uint64_t most =
       alone ? limits.max_side_by_side_tokens()
             : std::min(limits.max_side_by_side_tokens(), limits.max_preempting_tokens());

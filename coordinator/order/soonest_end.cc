@@ -156,7 +156,7 @@ class FreeTimes {
   Time start_of(const Group& group) const {
     Time time{.group = &group};
     if (group.free_tokens) time.free_tokens = *group.free_tokens;
-    for (const auto& busy_with : {group.running, group.preempting}) {
+    for (const auto& busy_with : group.in_turn()) {
       if (busy_with == nullptr || busy_with->cancel_sent_at) continue;
       if (!forecast_.least(group, *busy_with, busy_with->foreseen_tokens)) continue;
       time.at += std::chrono::duration_cast<Duration>(

@@ -39,7 +39,9 @@ void GroupWatch::bear_with_set_aside(Group& group) const {
     if (request && request->cancel_sent_at && set_aside) request->cancel_sent_at = clock_.now();
   };
   bear(group.running, between);
-  bear(group.suspended, between || group.running != nullptr);
+  // The group may compute for them, even if nothing is to be seen of it.
+  for (const auto& one : group.suspended) bear(one, between || group.running != nullptr);
+  for (const auto& one : group.resuming) bear(one.request, true);
 }
 
 std::string GroupWatch::why_not_ending(const Group& group) const {

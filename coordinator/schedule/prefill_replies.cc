@@ -48,6 +48,7 @@ Result<void> PrefillReplies::done(Group& group, protocol::PrefillDone message) {
   turns_.stopped(group, *request, clock_.now(), /*whole=*/!request->was_suspended,
                  std::min(static_cast<int64_t>(message.cached_tokens()), request->num_tokens),
                  groups_own_seconds(*request, message));
+  group.go_on(clock_.now());
   // Prompts side by side are all its first.
   if (group.side_by_side.empty()) group.cold = false;
   group.health.served();
@@ -77,9 +78,11 @@ void PrefillReplies::failed(Group& group, const protocol::PrefillFailed& message
   const std::shared_ptr<Request> request = group.take(message.request_id());
   if (!request) return;
   const bool in_lane = request->num_side_by_side > 1;
-  const bool beside_unattended = made_room || group.suspended != nullptr;
   const bool preempted = group.running != nullptr;
+  const bool beside_unattended =
+      !preempted && (made_room || !group.suspended.empty() || !group.resuming.empty());
   turns_.stopped(group, *request, clock_.now(), /*whole=*/false);
+  group.go_on(clock_.now());
   Error why = checked_error(message.error());
   group.count_room(request->num_tokens);
   // Room that another place may have says nothing about the group.

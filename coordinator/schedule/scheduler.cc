@@ -136,7 +136,11 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
       return replies_.done(*group, std::move(*envelope.mutable_prefill_done()));
     case protocol::Envelope::kPrefillFailed: {
       const auto& message = envelope.prefill_failed();
-      const bool needs_room = errc_from_wire(message.error().code()) == Errc::kExhausted;
+      // Between the layers of another prompt it can wait instead.
+      const auto preempting = group->preempting;
+      const bool preempts = preempting && preempting->id_at_group() == message.request_id();
+      const bool needs_room =
+          errc_from_wire(message.error().code()) == Errc::kExhausted && !preempts;
       replies_.failed(*group, message, needs_room && shared_.make_room(group_id));
       return {};
     }
@@ -149,7 +153,7 @@ Result<void> Scheduler::receive(const std::string& group_id, protocol::Envelope 
       return leases_.answered(*group, envelope.lease_reply());
     case protocol::Envelope::kDrain:
       group->draining = true;
-      shared_.make_room(group_id);
+      shared_.give_up_on(group_id);
       return {};
     default:
       return error(Errc::kInvalidArgument, "group '{}' sent message {}, which groups do not send",

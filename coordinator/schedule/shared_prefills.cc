@@ -83,7 +83,7 @@ void SharedPrefills::join(const std::shared_ptr<Request>& request) {
   requests_.join(request);
   Request& prefill = *shared.prefill;
   if (prefill.suspended_at) {
-    groups_.find(prefill.group_id)->resume(clock_.now());
+    groups_.find(prefill.group_id)->resume(shared.prefill, clock_.now());
     metrics_.resumed();
   }
   prefill.outlasts_deadline = true;
@@ -140,7 +140,7 @@ void SharedPrefills::detach(const std::shared_ptr<Request>& request, Error why,
   requests_.fail(request, std::move(why));
   Request& prefill = *shared->prefill;
   if (!shared->attended()) {
-    set_unattended(prefill, policy);
+    set_unattended(shared->prefill, policy);
   } else if (shared->joined.empty()) {
     prefill.outlasts_deadline = prefill.may_miss_deadline;
   }
@@ -171,13 +171,14 @@ void SharedPrefills::hand_over(Shared& shared) {
   if (Group* group = groups_.find(request->group_id)) group->replace(request, shared.prefill);
 }
 
-void SharedPrefills::set_unattended(Request& prefill, OnDisconnect policy) {
+void SharedPrefills::set_unattended(const std::shared_ptr<Request>& prefill, OnDisconnect policy) {
+  const TimePoint now = clock_.now();
   const bool suspends = policy == OnDisconnect::kSuspend;
-  if (suspends) groups_.find(prefill.group_id)->suspend(clock_.now());
+  if (suspends) groups_.find(prefill->group_id)->suspend(prefill, now);
   const Duration longest = suspends ? settings_.suspended_prefill : settings_.unattended_prefill;
-  prefill.options.set_deadline_ms(to_wire_ms(clock_.now() - prefill.queued_at + longest));
-  prefill.outlasts_deadline = false;
-  requests_.changed(prefill);
+  prefill->options.set_deadline_ms(to_wire_ms(now - prefill->queued_at + longest));
+  prefill->outlasts_deadline = false;
+  requests_.changed(*prefill);
 }
 
 bool SharedPrefills::may_be_unattended(const Request& prefill) {
@@ -303,19 +304,20 @@ void SharedPrefills::release(const Request& done) {
   (void)leases_.release(done.id, done.result->manifest().lease_id());
 }
 
-bool SharedPrefills::drop(const std::function<bool(const Shared&)>& wanted, const Error& why) {
+void SharedPrefills::drop(const std::function<bool(const Shared&)>& wanted, const Error& why) {
   std::vector<std::shared_ptr<Request>> prefills;
   for (const auto& [key, shared] : by_key_) {
     if (!shared.attended() && wanted(shared)) prefills.push_back(shared.prefill);
   }
-  for (const auto& prefill : prefills) {
-    if (prefill->ended()) {
-      release(*prefill);
-    } else {
-      canceller_.cancel(prefill, why);
-    }
+  for (const auto& prefill : prefills) drop(prefill, why);
+}
+
+void SharedPrefills::drop(const std::shared_ptr<Request>& prefill, const Error& why) {
+  if (prefill->ended()) {
+    release(*prefill);
+  } else {
+    canceller_.cancel(prefill, why);
   }
-  return !prefills.empty();
 }
 
 void SharedPrefills::cancel_unattended(const std::string& id) {
@@ -328,13 +330,33 @@ void SharedPrefills::cancel_all_unattended() {
        Error(Errc::kUnavailable, "no client waits, and the coordinator is shutting down"));
 }
 
+bool SharedPrefills::is_kept_on(const std::string& group_id, const Shared& shared) {
+  const Request& prefill = *shared.prefill;
+  return !shared.attended() && prefill.group_id == group_id &&
+         (shared.held || prefill.suspended_at);
+}
+
+// Tokens times layers that would be computed again, per second since somebody wanted them.
+double SharedPrefills::worth(const Request& kept) const {
+  const TimePoint since = kept.suspended_at.value_or(kept.ended_at.value_or(clock_.now()));
+  const auto num_layers = static_cast<double>(kept.layer_density.size());
+  return static_cast<double>(kept.num_tokens) * num_layers / (1 + seconds(clock_.now() - since));
+}
+
 bool SharedPrefills::make_room(const std::string& group_id) {
-  return drop(
-      [&](const Shared& shared) {
-        const Request& prefill = *shared.prefill;
-        return prefill.group_id == group_id && (shared.held || prefill.suspended_at);
-      },
-      Error(Errc::kExhausted, "no client waits, and another prompt needs the room"));
+  std::shared_ptr<Request> least;
+  for (const auto& [key, shared] : by_key_) {
+    if (!is_kept_on(group_id, shared)) continue;
+    if (!least || worth(*shared.prefill) < worth(*least)) least = shared.prefill;
+  }
+  if (!least) return false;
+  drop(least, Error(Errc::kExhausted, "no client waits, and another prompt needs the room"));
+  return true;
+}
+
+void SharedPrefills::give_up_on(const std::string& group_id) {
+  drop([&](const Shared& shared) { return is_kept_on(group_id, shared); },
+       Error(Errc::kExhausted, "no client waits, and its group is to stop"));
 }
 
 void SharedPrefills::count() const {

@@ -60,9 +60,12 @@ class SharedPrefills {
   void cancel_unattended(const std::string& id);
   // Ends all that no client waits for.
   void cancel_all_unattended();
-  // Ends the results that are held on this group, and the suspended prefill, for prompts that need
-  // the room. False: there are none.
+  // Of the results that are held on this group and the suspended prefills, ends the one of least
+  // worth, for a prompt that needs the room: what is cheap to compute again and has waited long.
+  // False: there are none.
   bool make_room(const std::string& group_id);
+  // Ends all of them.
+  void give_up_on(const std::string& group_id);
 
   // To be called after every change of a request. Does for those that have joined it what has
   // happened to it.
@@ -88,7 +91,7 @@ class SharedPrefills {
   void hand_over(Shared& shared);
   static std::shared_ptr<Request> heir_of(const Request& request);
   bool may_outlive_clients(const Request& prefill, OnDisconnect policy);
-  void set_unattended(Request& prefill, OnDisconnect policy);
+  void set_unattended(const std::shared_ptr<Request>& prefill, OnDisconnect policy);
   // Ends the oldest results held for the owner, if that is what it takes.
   bool may_be_unattended(const Request& prefill);
   void answer(Request& joined, Request& prefill);
@@ -99,8 +102,12 @@ class SharedPrefills {
   // A client has got the result that was held.
   void returned(const Request& request);
   void release(const Request& done);
-  // Ends what no client waits for, of what is `wanted`. False: there is nothing.
-  bool drop(const std::function<bool(const Shared&)>& wanted, const Error& why);
+  // Whether it takes room on this group though no client waits.
+  static bool is_kept_on(const std::string& group_id, const Shared& shared);
+  double worth(const Request& kept) const;
+  // Ends what no client waits for, of what is `wanted`.
+  void drop(const std::function<bool(const Shared&)>& wanted, const Error& why);
+  void drop(const std::shared_ptr<Request>& prefill, const Error& why);
 
   const SchedulerSettings& settings_;
   RequestTracker& requests_;

@@ -66,6 +66,7 @@ mkv_status mkv_manifest_get(const mkv_manifest* handle, mkv_manifest_info* out) 
     info.epoch = manifest.epoch.c_str();
     info.model = manifest.model.c_str();
     info.model_fingerprint = manifest.model_fingerprint.c_str();
+    info.coordinator_instance = manifest.coordinator_instance.c_str();
     return write_struct(info, out, "mkv_manifest_info");
   });
 }

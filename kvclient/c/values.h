@@ -20,6 +20,8 @@ constexpr size_t kFirstBytes<mkv_pull_request> = offsetof(mkv_pull_request, orde
 template <>
 constexpr size_t kFirstBytes<mkv_client_options> = offsetof(mkv_client_options, tls_ca);
 template <>
+constexpr size_t kFirstBytes<mkv_manifest_info> = offsetof(mkv_manifest_info, coordinator_instance);
+template <>
 constexpr size_t kFirstBytes<mkv_pull_stats> = offsetof(mkv_pull_stats, hot_pages_done);
 
 // From a structure of another version, copies the fields that both know; the others are 0.

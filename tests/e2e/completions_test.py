@@ -195,7 +195,7 @@ class CompletionsTest(ServiceTestCase):
         # Both caches are there, each under its id, and the log tells of both ids in one line.
         for request_id in "trace-1", own:
             self.assertEqual(self.service.get(f"/v1/prefill/{request_id}")[2]["lease"]["state"], "active")
-        self.assertTrue(any(own in line and "trace-1" in line for line in self.service.logs().splitlines()))
+        self.service.wait_for_log(f"{own}.*trace-1")
 
 
 class UnreadTest(ServiceTestCase):

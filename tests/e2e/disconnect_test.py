@@ -33,10 +33,10 @@ class DisconnectTestCase(ServiceTestCase):
     def tearDown(self):
         self.show_logs_of_failure(self.service)
 
-    def metric(self, name):
-        """The sum over all series of that name, or of those with the given labels."""
+    def metric(self, *names):
+        """The sum over all series of these names, or of those with the given labels, at one moment."""
         _, _, text = self.service.get("/metrics")
-        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
+        return sum(float(value) for name in names for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
 
     def num_prefills(self):
         return self.metric('millrace_prefill_seconds_count{outcome="done"}')
@@ -116,14 +116,27 @@ class RetryTest(DisconnectTestCase):
 
 class SuspendTest(DisconnectTestCase):
     def coordinator_options(self):
-        return ["--suspend-tokens", 2048, "--suspended-time", 60]
+        # What is suspended stays for longer than a test, and so does the result of a prompt that ends before its client has left.
+        return ["--suspend-tokens", 2048, "--suspended-time", 3600, "--held-result-time", 3600]
 
-    def leave_after_a_layer(self):
-        """Posts LONG and closes the connection after its first layer."""
-        events = self.service.prefill_events(LONG, cache="both", request_id="left", on_disconnect="suspend")
-        self.assertEqual([next(events)[0] for _ in range(3)], ["queued", "started", "layer"])
-        events.close()
-        wait_until("a suspended prompt", lambda: self.metric("millrace_suspended_requests") == 1, PATIENCE_S)
+    def leave_after_a_layer(self, prompt=LONG, request_id="left"):
+        """Posts the prompt and closes the connection after its first layer. Returns the fields that it was sent with. A prompt that ends before this
+        process gets to leave it is sent again, as one whose pages are not cached."""
+        suspended = self.metric("millrace_suspended_requests")
+        for attempt in range(20):
+            sent = {"cache_salt": f"attempt-{attempt}"}
+            held = self.metric("millrace_held_leases")
+            events = self.service.prefill_events(prompt, cache="both", request_id=f"{request_id}-{attempt}", on_disconnect="suspend", **sent)
+            self.assertEqual([next(events)[0] for _ in range(3)], ["queued", "started", "layer"])
+            events.close()
+
+            def is_left():
+                return self.metric("millrace_suspended_requests") > suspended or self.metric("millrace_held_leases") > held
+            wait_until("the prompt without its client", is_left, PATIENCE_S)
+            if self.metric("millrace_suspended_requests") > suspended:
+                return sent | {"request_id": f"{request_id}-{attempt}"}
+            self.service.request("DELETE", f"/v1/prefill/{request_id}-{attempt}")
+        raise AssertionError("every prompt ended before it was left")
 
     def test_a_client_with_a_third_of_the_time_gets_its_answer_from_one_prefill(self):
         self.service.start_group(**self.GRID)
@@ -139,18 +152,30 @@ class SuspendTest(DisconnectTestCase):
 
     def test_others_are_served_while_a_prompt_is_suspended(self):
         self.service.start_group("--preempt-tokens", 512, **self.GRID)
-        self.leave_after_a_layer()
+        sent = self.leave_after_a_layer()
         for prompt in SHORTS[:2]:
             status, _, response = self.post(prompt)
             self.assertEqual(status, 200, response)
             self.check(prompt, response)
         self.assertEqual(self.metric("millrace_suspended_requests"), 1)
-        status, _, response = self.post(LONG)
+        status, _, response = self.post(LONG, **sent)
         self.assertEqual(status, 200, response)
         self.check(LONG, response)
         self.assertTrue(response["joined"])
         self.assertGreater(response["set_aside_seconds"], 0)
         self.assertEqual(self.metric("millrace_prefill_wasted_token_layers_total"), 0)
+
+    def test_several_prompts_are_suspended_and_go_on_in_any_order(self):
+        self.service.start_group(**self.GRID)
+        prompts = [LONG, *(make_prompt(len(LONG["prompt_token_ids"]), seed=seed) for seed in (33, 34))]
+        sent = [self.leave_after_a_layer(prompt, f"left-{number}") for number, prompt in enumerate(prompts)]
+        self.assertEqual(self.metric("millrace_suspended_requests"), 3)
+        for number in 1, 0, 2:
+            status, _, response = self.post(prompts[number], **sent[number])
+            self.assertEqual((status, response["joined"]), (200, True), response)
+            self.check(prompts[number], response)
+        self.assertEqual(self.metric("millrace_prefill_resumed_total"), 3)
+        self.assertEqual(self.metric('millrace_prefill_wasted_token_layers_total{reason="exhausted"}'), 0)
 
     def test_a_suspended_prompt_gives_way_to_one_without_room(self):
         tokens = len(LONG["prompt_token_ids"])
@@ -167,20 +192,20 @@ class SuspendTest(DisconnectTestCase):
 
     def test_the_loss_of_the_group_while_a_prompt_is_suspended(self):
         self.service.start_group(**self.GRID)
-        self.leave_after_a_layer()
+        sent = self.leave_after_a_layer()
         self.service.kill_rank(1)
         wait_until("the loss of the prompt", lambda: self.metric("millrace_suspended_requests") == 0, PATIENCE_S)
         wait_until("the end of the broken group", lambda: not self.service.ranks(), 30)
         self.service.start_group(**self.GRID)
-        status, _, response = self.post(LONG)
+        status, _, response = self.post(LONG, **sent)
         self.assertEqual(status, 200, response)
         self.assertFalse(response["joined"])
         self.check(LONG, response)
 
     def test_delete_frees_a_suspended_prompt(self):
         self.service.start_group(**self.GRID)
-        self.leave_after_a_layer()
-        self.service.request("DELETE", "/v1/prefill/left")
+        sent = self.leave_after_a_layer()
+        self.service.request("DELETE", f"/v1/prefill/{sent['request_id']}")
         self.assertEqual(self.metric("millrace_running_requests"), 0)
         wait_until("no suspended prompt", lambda: self.metric("millrace_suspended_requests") == 0, PATIENCE_S)
         # Nothing keeps pages but the prefix cache.
@@ -260,7 +285,7 @@ class TroubleTest(DisconnectTestCase):
                     if answer and answer[0] == 200 and answer[1]["first_token_id"] != prompt["answer_token_ids"][0]:
                         over.append(f"wrong: {seed} {number}: {answer[1]}")
                     answered.append(answer and answer[0])
-                    unattended = sum(self.metric(f"millrace_{what}") for what in ("unattended_requests", "suspended_requests", "held_leases"))
+                    unattended = self.metric(*(f"millrace_{what}" for what in ("unattended_requests", "suspended_requests", "held_leases")))
                     if unattended > self.MAX_UNATTENDED:
                         over.append(f"{unattended} unattended")
 

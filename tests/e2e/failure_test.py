@@ -43,6 +43,21 @@ def connections_to(port):
     return sum(int(field[2].rsplit(":", 1)[1], 16) == port and field[3] == "01" for field in fields)
 
 
+def connections_of(pid):
+    """(own port, the other's) of each TCP connection of a process."""
+    inodes = set()
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(f"/proc/{pid}/fd/{descriptor}").removeprefix("socket:[").removesuffix("]"))
+    with open(f"/proc/{pid}/net/tcp") as file:
+        fields = [line.split() for line in file.readlines()[1:]]
+    return {tuple(int(address.rsplit(":", 1)[1], 16) for address in field[1:3]) for field in fields if field[3] == "01" and field[9] in inodes}
+
+
+def are_connected(one, other):
+    return any((port, own) in connections_of(other) for own, port in connections_of(one))
+
+
 class LostRankTest(ServiceTestCase):
     OPTIONS = "--threads", "1"
 
@@ -125,7 +140,7 @@ class KilledRank:
         files, killed_at = self.kill(self.RANK)
         self.expect_retriable(post, killed_at, NOTICED_S)
         self.expect_nothing_left(files, killed_at)
-        self.assertIn(f"rank {self.RANK} is lost", self.service.logs())  # mpirun would end the ranks too, but does not log this
+        self.service.wait_for_log(f"rank {self.RANK} is lost")  # mpirun would end the ranks too, but does not log this
         self.expect_a_new_group_serves()
 
     def test_by_an_exception(self):
@@ -155,6 +170,28 @@ class KilledRank:
         files, killed_at = self.kill(self.RANK)
         self.expect_nothing_left(files, killed_at)
         self.expect_a_new_group_serves()
+
+    def test_a_member_that_loads_slowly_is_waited_for(self):
+        """LLMKube#1757. The others neither end nor begin anew while it does not answer."""
+        self.end_group()
+        log = os.path.join(self.service.directory.name, "ranks.log")
+        before = os.path.getsize(log) if os.path.exists(log) else 0
+        self.start_group(wait=False)
+        ranks = wait_until("all ranks", lambda: len(found := self.service.ranks()) == NUM_RANKS and found, 30)
+
+        def is_missed():
+            with open(log, errors="replace") as file:
+                file.seek(before)
+                return f"rank {self.RANK} is silent" in file.read()
+        other = ranks[0 if self.RANK != 0 else 1]
+        wait_until("the ranks' watch over each other", lambda: are_connected(ranks[self.RANK], other), PATIENCE_S)
+        stop(ranks[self.RANK])
+        wait_until("a word about the rank that is silent", is_missed, PATIENCE_S)
+        self.assertEqual(self.service.ranks(), ranks)
+        os.kill(ranks[self.RANK], signal.SIGCONT)
+        wait_until("a ready group", self.service.ready, PATIENCE_S)
+        self.assertEqual(self.service.ranks(), ranks)
+        self.assertEqual(self.service.prefill(SHORT)[0], 200)
 
     def test_while_registering(self):
         self.end_group()
@@ -236,7 +273,7 @@ class StoppedRank:
         stopped_at = time.monotonic()
         self.expect_retriable(post, stopped_at, LAYER_TIMEOUT_S + NOTICED_S)
         self.expect_nothing_left(files, stopped_at)
-        self.assertIn(f"rank {self.RANK} silent for", self.service.logs())
+        self.service.wait_for_log(f"rank {self.RANK} silent for")
         self.expect_a_new_group_serves()
 
     def test_between_requests_ends_the_group_as_soon(self):

@@ -220,6 +220,25 @@ class PythonClientTest(ServiceTestCase):
         self.assertGreater(self.coordinator.renew(*named, 30000), 0)
         self.coordinator.release(*named, self.coordinator.instance)
 
+    def test_the_end_of_a_prompt_reaches_only_the_process_that_took_it(self):
+        done = self.prefilled(SHORT)
+        lease_id = done.result().lease_id
+        ranks = self.service.ranks().values()
+        for pid in ranks:
+            os.kill(pid, signal.SIGSTOP)  # so that the next prompt does not end
+        running = self.coordinator.prefill("fixture", MEDIUM)
+        wait_until("its start", lambda: running.instance, 60)
+        self.service.restart_coordinator()
+        for pid in ranks:
+            os.kill(pid, signal.SIGCONT)
+        wait_until("the return of the group", self.service.ready, 60)
+        with self.assertRaisesRegex(millrace_kv.MillraceError, f'not_found: .*instance "{running.instance}"'):
+            self.coordinator.end(running.request_id)
+        # A lease is named by its own id, which no other has.
+        self.coordinator.end(done.request_id)
+        with self.assertRaises(millrace_kv.MillraceError):
+            self.coordinator.renew(done.request_id, lease_id, 30000)
+
     def test_what_does_not_fit_is_refused_by_name(self):
         manifest = self.prefilled(SHORT).result()
         num_blocks = -(-len(SHORT) // BLOCK)

@@ -32,8 +32,8 @@ class RestartTest(ServiceTestCase):
         settings = {"--dtype": "float32", "--prefix-disk": "256MiB", "--disk-directory": self.disk, "--threads": 1, **options}
         return self.service.start_group(*[word for setting in settings.items() for word in setting], tp=tp, cp=cp)
 
-    def run_prompt(self, cached_tokens, cache="both", prompt=PROMPT):
-        status, _, response = self.service.prefill(prompt, cache=cache)
+    def run_prompt(self, cached_tokens, cache="both", prompt=PROMPT, **fields):
+        status, _, response = self.service.prefill(prompt, cache=cache, **fields)
         self.assertEqual((status, response["cached_tokens"]), (200, cached_tokens), response)
         self.assertEqual(response["first_token_id"], prompt["answer_token_ids"][0])
         return response
@@ -128,6 +128,30 @@ class RestartTest(ServiceTestCase):
         self.drain(group)
         self.start(tp=1, cp=1)
         self.run_prompt(cached_tokens=0)
+
+    def test_another_sessions_prefixes_are_not_used(self):
+        """LMCache#4385. What was kept for one salt and plan is for those alone, whoever asks first after the start."""
+        group = self.start(tp=1, cp=1)
+        self.run_prompt(cached_tokens=0, cache_salt="mine")
+        self.wait_until_kept(CACHED)
+        self.drain(group)
+        self.start(tp=1, cp=1)
+        self.run_prompt(cached_tokens=0, cache="read", cache_salt="yours")
+        self.run_prompt(cached_tokens=0, cache="read")
+        self.run_prompt(cached_tokens=0, cache="read", cache_salt="mine", head_plan="a-shape:128,512")
+        self.run_prompt(cached_tokens=CACHED, cache="read", cache_salt="mine")
+
+    def test_another_dtypes_prefixes_are_not_used(self):
+        """dynamo#14416. The same model in another dtype of arithmetic, or of the cache, has pages of its own."""
+        group = self.start(tp=1, cp=1)
+        self.run_prompt(cached_tokens=0)
+        self.wait_until_kept(CACHED)
+        self.drain(group)
+        for other in {"--dtype": "bfloat16"}, {"--kv-cache-dtype": "fp8"}:
+            with self.subTest(other=other):
+                group = self.start(tp=1, cp=1, **other)
+                self.run_prompt(cached_tokens=0, cache="read")
+                self.drain(group)
 
     def test_files_that_cannot_be_had_or_make_no_sense_cost_the_cache_and_not_the_start(self):
         os.makedirs(self.disk)

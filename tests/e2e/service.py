@@ -9,6 +9,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -345,6 +346,20 @@ class Service:
         done = subprocess.run([*self.decode_command, "--manifest", path, "--model", model, "--max-tokens", str(max_tokens), *options],
                               capture_output=True, timeout=PATIENCE_S, text=True, env=dict(os.environ, **environment))
         return done.returncode, json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+    def wait_for_log(self, pattern):
+        """Waits until the logs have a match of `pattern` within a line, and returns the line. Programs write their logs on threads of their own, so
+        a line may come after what it is about."""
+        matcher = re.compile(pattern)
+
+        def line():
+            for path in sorted(glob.glob(os.path.join(self.directory.name, "*.log"))):
+                with open(path, errors="replace") as file:
+                    found = next(filter(matcher.search, file), None)
+                if found and found.endswith("\n"):
+                    return found.rstrip("\n")
+            return None
+        return wait_until(f"{pattern!r} in the logs", line, PATIENCE_S)
 
     def logs(self):
         text = ""

@@ -146,10 +146,9 @@ class ServingTest(DecodeTestCase):
     def test_the_end_of_a_request_is_one_line_of_the_log_whatever_the_client_wrote(self):
         self.service.prefill(SHORT, request_id="right")
         self.service.prefill(SHORT, request_id="wrong", head_plan="zigzag\nforged: line")
-        log = self.service.logs()
-        self.assertRegex(log, r"(?m)^\S+Z info worker/0: request right: 1024 tokens, done in \d+\.\d\d s, density 1\.000$")
-        self.assertRegex(log, r"(?m)^\S+Z info coordinator: request right: 1024 tokens, done on group 'group-0': queue .* density 1\.000$")
-        self.assertRegex(log, r"(?m)^\S+Z info coordinator: request req-\w+: refused, invalid_argument: .*zigzag\\nforged: line")
+        self.service.wait_for_log(r"^\S+Z info worker/0: request right: 1024 tokens, done in \d+\.\d\d s, density 1\.000$")
+        self.service.wait_for_log(r"^\S+Z info coordinator: request right: 1024 tokens, done on group 'group-0': queue .* density 1\.000$")
+        self.service.wait_for_log(r"^\S+Z info coordinator: request req-\w+: refused, invalid_argument: .*zigzag\\nforged: line")
 
     def test_delete_cancels_at_the_next_layer(self):
         post = InBackground(lambda: self.service.prefill(MEDIUM, request_id="unwanted"))
@@ -265,7 +264,7 @@ class TroubleTest(ServiceTestCase):
     def test_sigterm_of_mpirun_drains_the_group(self):
         self.group.send_signal(signal.SIGTERM)
         wait_until("the end of all ranks", lambda: not self.service.ranks(), 20)
-        self.assertIn("draining: 0 leases", self.service.logs())
+        self.service.wait_for_log("draining: 0 leases")
 
 
 class HeldUpTest(ServiceTestCase):

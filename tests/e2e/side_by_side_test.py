@@ -187,7 +187,7 @@ class LostRankTest(SideBySideTestCase):
         os.kill(self.service.ranks()[1], signal.SIGSTOP)
         # The other lane ends first; by then the rank has been silent for long enough, or soon will be.
         self.expect_both_lost(posts, time.monotonic(), LAYER_TIMEOUT_S + NOTICED_S + 60)
-        self.assertIn("rank 1", self.service.logs())
+        self.service.wait_for_log("rank 1")
         self.expect_a_new_group_serves()
 
 

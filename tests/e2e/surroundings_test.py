@@ -6,6 +6,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -204,7 +205,7 @@ class Ipv6Test(ServiceTestCase):
         done = subprocess.run([os.path.join(BIN_DIR, "millrace-client"), "--server", server, "wait-ready"], capture_output=True, text=True,
                               timeout=PATIENCE_S)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn(f"HTTP on {server}, groups on [::1]:", self.service.logs())
+        self.service.wait_for_log(re.escape(f"HTTP on {server}, groups on [::1]:"))
 
 
 class StoppedCoordinatorTest(ServiceTestCase):

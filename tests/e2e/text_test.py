@@ -429,7 +429,7 @@ class MoreIdsTest(TextTestCase):
             self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
             self.assertIn("token 2 of the text is 2048", answer["error"]["message"])
             self.assertIn("vocabulary of 2048", answer["error"]["message"])
-        self.assertIn("has 2049 token ids, its groups' vocabulary 2048", self.service.logs())
+        self.service.wait_for_log("has 2049 token ids, its groups' vocabulary 2048")
 
     def test_lines_of_a_batch_job_neither(self):
         with tempfile.TemporaryDirectory(prefix="millrace-e2e-") as directory:

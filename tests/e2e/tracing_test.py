@@ -69,11 +69,6 @@ class TracingTest(ServiceTestCase):
         self.assertIsNotNone(found, [span.name for spans in self.receiver.traces() for span in spans])
         return found
 
-    def lines_of(self, request_id, log):
-        """What a log says of a request."""
-        with open(os.path.join(self.service.directory.name, log)) as file:
-            return "".join(line for line in file if f"request {request_id}:" in line)
-
     def test_a_trace_goes_from_the_router_to_the_decode_node(self):
         router = Router()
         response = self.prefill(router.traceparent())
@@ -101,8 +96,8 @@ class TracingTest(ServiceTestCase):
         self.assertEqual(spans["POST /v1/prefill"].attributes["gen_ai.usage.input_tokens"], len(self.prompt["prompt_token_ids"]))
         self.assertLessEqual(spans["hand-over"].begin_s, spans["pull"].begin_s)
         self.assertLessEqual(spans["pull"].end_s, spans["hand-over"].end_s)
-        self.assertRegex(self.lines_of(answer["request_id"], "coordinator.log"), f"done on group .*, trace {router.trace_id}\n")
-        self.assertRegex(self.lines_of(answer["request_id"], "ranks.log"), f"done in .*, trace {router.trace_id}\n")
+        for end in "done on group", "done in":
+            self.service.wait_for_log(f"request {answer['request_id']}: .*{end} .*, trace {router.trace_id}$")
         picture = draw([router.span(), *spans.values()])
         for name in ("router", *spans):
             self.assertIn(f">{name}</text>", picture)
@@ -115,7 +110,7 @@ class TracingTest(ServiceTestCase):
         self.prefill(unsampled.traceparent(sampled=False))
         status, _, response = self.service.prefill(self.prompt)  # without a trace; the ratio is 0
         self.assertEqual(status, 200, response)
-        self.assertNotIn("trace", self.lines_of(response["request_id"], "ranks.log"))
+        self.assertNotIn("trace", self.service.wait_for_log(f"request {response['request_id']}: .*done in"))
         self.prefill(sampled.traceparent())
         self.spans_of(sampled.trace_id, ["POST /v1/prefill"])  # those of the others would have come before
         traces = {spans[0].trace_id for spans in self.receiver.traces()}

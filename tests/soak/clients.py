@@ -30,6 +30,16 @@ class Clients:
         self.kinds = {self.plain: 6, self.together: 3, self.decoded: 4, self.streamed_and_decoded: 3, self.slow_reader: 2, self.hung_up: 3, self.deleted: 2,
                       self.too_late: 1, self.lease_runs_out: 2, self.slow_decode: 1, self.killed_decode: 1, self.hoarder: 6}
 
+    # What clients of a service with tokens and traces add.
+    def raw_headers(self):
+        return ""
+
+    def decode_environment(self):
+        return {}
+
+    def decode_options(self):
+        return ()
+
     @staticmethod
     def coordinator_lives(life):
         """Whether the coordinator is up: its count grows when it is killed, and again when it is back."""
@@ -51,7 +61,8 @@ class Clients:
         return kind.__name__, outcome
 
     def _post(self, prompt, **fields):
-        fields = {"deadline_ms": DEADLINE_MS, "lease_ms": 30000, "model": self.model, "cache": "both", **fields}
+        # The lease outlasts the other prompts of a client, however busy the machine is.
+        fields = {"deadline_ms": DEADLINE_MS, "lease_ms": 1000 * HUNG_S, "model": self.model, "cache": "both", **fields}
         status, _, body = self.service.request("POST", "/v1/prefill", self.service.prefill_body(prompt, **fields), timeout_s=HUNG_S)
         if status == 200:
             self._check_first(prompt, body)
@@ -110,7 +121,8 @@ class Clients:
             manifest.flush()
             process = subprocess.Popen([os.path.join(BIN_DIR, "millrace-decode"), "--manifest", manifest.name, "--model", MODEL_DIR,
                                         "--any-weights", "--max-tokens", "4", "--transport", transport, "--order",
-                                        self.draw.choice(["position", "hot"])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                        self.draw.choice(["position", "hot"]), *self.decode_options()], stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True, env={**os.environ, **self.decode_environment()})
             try:
                 meanwhile(process)
                 out, err = process.communicate(timeout=HUNG_S)
@@ -159,7 +171,7 @@ class Clients:
             connection.settimeout(HUNG_S)
             connection.connect(("127.0.0.1", self.service.http_port))
             body = json.dumps(self.service.prefill_body(prompt, **{"model": self.model, "lease_ms": 100, "deadline_ms": DEADLINE_MS, **fields}))
-            connection.sendall(f"POST /v1/prefill HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            connection.sendall(f"POST /v1/prefill HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{self.raw_headers()}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             yield connection
 
     def hung_up(self, prompt, _):

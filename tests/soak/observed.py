@@ -5,14 +5,14 @@ import os
 
 
 def of_process(pid):
-    """Anonymous memory in bytes, descriptors and threads of a process; None if there is no such process.
+    """Anonymous and resident memory in bytes, descriptors and threads of a process; None if there is no such process.
 
-    Only anonymous memory counts, because pools are shared memory that grows to its budget by design, and libraries' pages come and go.
+    Growth is judged by anonymous memory alone, because pools are shared memory that grows to its budget by design, and libraries' pages come and go.
     """
     with contextlib.suppress(OSError, KeyError):
         with open(f"/proc/{pid}/status") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
-        return {"anonymous": int(fields["RssAnon"].split()[0]) << 10, "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        return {"anonymous": int(fields["RssAnon"].split()[0]) << 10, "resident": int(fields["VmRSS"].split()[0]) << 10, "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
                 "threads": int(fields["Threads"])}
     return None
 

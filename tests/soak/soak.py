@@ -40,7 +40,7 @@ class Soak:
     def __init__(self, seconds, num_clients, seed):
         self.length, self.num_clients, self.seed = seconds, num_clients, seed
         self.faults = Faults()
-        self.service = Service()
+        self.service = self.make_service()
         self.models = {name: os.path.join(self.service.directory.name, f"model-{name}") for name in ("steady", "doomed")}
         for path in self.models.values():
             os.symlink(MODEL_DIR, path)
@@ -54,17 +54,54 @@ class Soak:
         self.pids = set()  # of all ranks seen
         self.stop = threading.Event()
 
+    # What a longer soak adds to: see everything.py.
+    kills_coordinator = True
+
+    def make_service(self):
+        return Service()
+
+    def group_options(self, name):
+        return {}
+
+    def make_prompts(self):
+        for seed, tokens in enumerate((320, 450, 640, 777, 1024, 1500, 2048, 3000)):
+            yield make_prompt(tokens, seed=100 + seed)
+
+    def make_clients(self, name, draw, lives, number):
+        return Clients(self.service, f"model-{name}", self.prompts, self.faults, draw, lives)
+
+    def begin(self):
+        """What else runs, each on a thread."""
+        return []
+
+    def before_client(self, draw):
+        pass
+
+    def between_kills(self, killer):
+        pass
+
+    def at_quiet(self):
+        pass
+
+    def counted(self):
+        return COUNTED
+
+    def more_of_report(self):
+        return []
+
+    def close(self):
+        pass
+
     def start_group(self, name, **grid):
         # There is room for a few prompts only, so the records of all pages and the device, host and disk tiers are full most of the time.
-        return self.service.start_group(
-            "--model", self.models[name], "--group-name", name, "--threads", 1, "--host-pool", "24MiB", "--device-pool", "4MiB",
-            "--disk-pool", "32MiB", "--disk-directory", os.path.join(self.disk, name), "--layer-timeout-s", 60, wait=False, **grid)
+        options = {"--model": self.models[name], "--group-name": name, "--threads": 1, "--host-pool": "24MiB", "--device-pool": "4MiB",
+                   "--disk-pool": "32MiB", "--disk-directory": os.path.join(self.disk, name), "--layer-timeout-s": 60, **self.group_options(name)}
+        return self.service.start_group(*(word for option in options.items() for word in option), wait=False, **grid)
 
     def known_prompts(self):
         """Prompts that the model answers correctly under each plan used, so that later wrong answers are the service's faults."""
         prompts = []
-        for seed, tokens in enumerate((320, 450, 640, 777, 1024, 1500, 2048, 3000)):
-            prompt = make_prompt(tokens, seed=100 + seed)
+        for prompt in self.make_prompts():
             answers = []
             for plan in "dense", "adaptive":
                 status, _, body = self.service.prefill(prompt, model="model-steady", head_plan=plan, lease_ms=1)
@@ -108,7 +145,7 @@ class Soak:
                 if used > capacity[pool]:
                     self.faults.add("wrong", f"pool {pool} has {used:.0f} bytes in use, of {capacity[pool]:.0f}")
                 self.most[f"filled {pool}"] = max(self.most[f"filled {pool}"], round(100 * used / capacity[pool]))
-            for name in COUNTED:
+            for name in self.counted():
                 self.most[name] = max(self.most[name], int(sum(self.values(text, name).values())))
 
     def quiet(self):
@@ -121,12 +158,13 @@ class Soak:
 
     def client(self, number):
         draw = random.Random(f"{self.seed}-{number}")
-        by_model = {name: Clients(self.service, f"model-{name}", self.prompts, self.faults, draw,
-                                  lambda name=name: (self.lives["coordinator"], self.lives[name])) for name in ("steady", "doomed")}
+        by_model = {name: self.make_clients(name, draw, lambda name=name: (self.lives["coordinator"], self.lives[name]), number)
+                    for name in ("steady", "doomed")}
         while not self.stop.is_set():
             if not Clients.coordinator_lives((self.lives["coordinator"],)):
                 time.sleep(0.05)
                 continue
+            self.before_client(draw)
             kind, outcome = by_model[draw.choice(["steady", "steady", "doomed"])].one()
             self.outcomes[kind, str(outcome)] += 1
         for clients in by_model.values():
@@ -168,16 +206,17 @@ class Soak:
         """Runs the soak and returns the table."""
         self.roots = self.service.shared_memory.name, self.service.sessions, self.disk
         self.steady = self.start_group("steady", cp=2, tp=1)
-        wait_until("group steady", lambda: self.service.get("/ready")[0] == 200, START_S)
+        wait_until("group steady", self.service.ready, START_S)
         self.prompts = self.known_prompts()
         killer = Killer(self.service, "doomed", "model-doomed", lambda: self.start_group("doomed", tp=2, cp=2), self.prompts, self.faults,
                         random.Random(self.seed), self.lives)
         killer.restart()
         killer.wait_until_it_serves()
         self.files_before = observed.files_below(*self.roots)
+        others = self.begin()
         begin = time.monotonic()
         threads = [threading.Thread(target=self.guarded, args=(self.client, number)) for number in range(self.num_clients)]
-        threads.append(threading.Thread(target=self.guarded, args=(self.watch_budgets,)))
+        threads += [threading.Thread(target=self.guarded, args=(call,)) for call in (self.watch_budgets, *others)]
         for thread in threads:
             thread.start()
         self.guarded(self.kills, killer, begin)
@@ -194,11 +233,12 @@ class Soak:
         next_sample = warm_at
         while time.monotonic() < begin + length and not self.stop.is_set():
             self.pids |= set(self.service.ranks().values())
+            self.between_kills(killer)
             killer.kill_once()
             if time.monotonic() >= next_sample:
                 self.sample()
                 next_sample += max(5, length / 120)
-            if time.monotonic() >= coordinator_at:
+            if self.kills_coordinator and time.monotonic() >= coordinator_at:
                 killer.wait_until_it_serves()
                 self.kill_coordinator()
 
@@ -206,6 +246,7 @@ class Soak:
         killer.wait_until_it_serves()
         self.quiet()
         self.sample()
+        self.at_quiet()
         files = observed.files_below(*self.roots)
         # Running groups have as many files as they had at the beginning, and there are no other files.
         if len(files) != len(self.files_before):
@@ -261,7 +302,8 @@ class Soak:
         rows = []
         for (victim, phase), times in sorted(killer.times.items()):
             rows.append([victim, phase, len(times), *self.summary([took for took in times if took is not None])])
-        rows.append(["coordinator", "layer 0", len(self.coordinator_kills), *self.summary(self.coordinator_kills)])
+        if self.kills_coordinator:
+            rows.append(["coordinator", "layer 0", len(self.coordinator_kills), *self.summary(self.coordinator_kills)])
         lines += [observed.table(["killed", "while", "kills", "answers", "median", "99 %", "most"], rows), ""]
         lines += [f"A new group served {statistics.median(killer.back):.1f} s after its start (median), {max(killer.back):.1f} s at most."]
         if self.coordinator_back:
@@ -271,6 +313,7 @@ class Soak:
         lines += ["Anonymous memory, MiB, descriptors and threads of processes that were not killed, first after the first minute, last when",
                   "nothing ran and no lease was held:", ""]
         lines += [observed.table(["process", "samples", "first", "middle", "last", "most", "descriptors", "threads"], growth), ""]
+        lines += self.more_of_report()
         lines += ["Pools of groups at their fullest, %, and the largest value of counters, which begin again with a group and with the coordinator:", ""]
         lines += [observed.table(["what", "most"], sorted(self.most.items())), ""]
         lines += ["What became of the clients' requests:", ""]

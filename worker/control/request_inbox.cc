@@ -40,7 +40,9 @@ void RequestInbox::take(ControlEvent event) {
       // those that were released go.
       pending_.clear();
       std::erase_if(lease_changes_, [](const auto& one) { return one.change.has_renew(); });
-      for (Running& running : running_) running.cancelled = running.ids;
+      for (auto* requests : {&running_, &set_aside_}) {
+        for (Running& running : *requests) running.cancelled = running.ids;
+      }
       break;
   }
 }
@@ -93,10 +95,12 @@ void RequestInbox::queue(protocol::PrefillRequest request, uint64_t together) {
 }
 
 void RequestInbox::cancel(const std::string& request_id) {
-  for (Running& running : running_) {
-    if (std::ranges::find(running.ids, request_id) == running.ids.end()) continue;
-    running.cancelled.push_back(request_id);
-    return;
+  for (auto* requests : {&running_, &set_aside_}) {
+    for (Running& running : *requests) {
+      if (std::ranges::find(running.ids, request_id) == running.ids.end()) continue;
+      running.cancelled.push_back(request_id);
+      return;
+    }
   }
   const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& pending) {
     return pending.request.request_id() == request_id;
@@ -111,6 +115,37 @@ void RequestInbox::suspend(const std::string& request_id, bool suspended) {
   for (Running& running : running_) {
     if (running.alone == request_id) running.suspended = suspended;
   }
+  const auto found = std::ranges::find(set_aside_, request_id, &Running::alone);
+  if (found == set_aside_.end()) return;
+  found->suspended = suspended;
+  std::rotate(found, found + 1, set_aside_.end());  // behind those that were resumed before
+}
+
+void RequestInbox::set_running_aside() {
+  set_aside_.push_back(std::move(running_.back()));
+  running_.pop_back();
+}
+
+bool RequestInbox::suspended_have_news() const {
+  return std::ranges::any_of(
+      set_aside_, [](const Running& one) { return !one.suspended || one.alone_cancelled(); });
+}
+
+std::optional<std::string> RequestInbox::resume_next() {
+  const auto next = std::ranges::find(set_aside_, false, &Running::suspended);
+  if (next == set_aside_.end()) return std::nullopt;
+  running_.push_back(std::move(*next));
+  set_aside_.erase(next);
+  return running_.back().alone;
+}
+
+bool RequestInbox::suspended_cancelled(const std::string& request_id) const {
+  const auto found = std::ranges::find(set_aside_, request_id, &Running::alone);
+  return found != set_aside_.end() && found->alone_cancelled();
+}
+
+void RequestInbox::finish_suspended(const std::string& request_id) {
+  std::erase_if(set_aside_, [&](const Running& one) { return one.alone == request_id; });
 }
 
 std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_new_tokens) {
@@ -132,10 +167,12 @@ std::vector<RequestInbox::Pending> RequestInbox::start_next(int64_t max_new_toke
   return next;
 }
 
+bool RequestInbox::Running::alone_cancelled() const {
+  return !alone.empty() && std::ranges::find(cancelled, alone) != cancelled.end();
+}
+
 bool RequestInbox::running_cancelled() const {
-  if (running_.empty() || running_.back().alone.empty()) return false;
-  const Running& running = running_.back();
-  return std::ranges::find(running.cancelled, running.alone) != running.cancelled.end();
+  return !running_.empty() && running_.back().alone_cancelled();
 }
 
 std::vector<std::string> RequestInbox::take_cancelled() {

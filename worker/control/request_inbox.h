@@ -38,6 +38,16 @@ class RequestInbox {
   std::vector<Pending> start_next(int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   // The requests started last, among those still running, have finished.
   void finish_running() { running_.pop_back(); }
+  // The request that runs, alone and not between layers of another, has stopped: it is suspended
+  // until resume_next() returns it or finish_suspended() is called.
+  void set_running_aside();
+  // The first of those suspended that the coordinator wants to go on, which then runs. none: there
+  // is none.
+  std::optional<std::string> resume_next();
+  // One of them is to go on, or was cancelled.
+  bool suspended_have_news() const;
+  bool suspended_cancelled(const std::string& request_id) const;
+  void finish_suspended(const std::string& request_id);
   // One of the requests started last, side by side, now runs without the others, so it can be ended
   // as any single request can.
   void run_alone(const std::string& request_id) { running_.back().alone = request_id; }
@@ -71,10 +81,12 @@ class RequestInbox {
     TimePoint received_at;
   };
   struct Running {
+    bool alone_cancelled() const;
+
     std::vector<std::string> ids;        // several: side by side
     std::string alone;                   // id of the one that runs alone; empty: side by side
     std::vector<std::string> cancelled;  // of ids
-    bool suspended = false;              // the one that runs alone
+    bool suspended = false;              // the one that runs alone is to stop, or not to go on
   };
 
   void take_message(protocol::Envelope message, TimePoint received_at);
@@ -89,7 +101,8 @@ class RequestInbox {
   std::deque<Pending> pending_;
   std::vector<PendingChange> lease_changes_;
   std::vector<std::string> cancelled_;
-  std::vector<Running> running_;  // each runs between two layers of the one before
+  std::vector<Running> running_;    // each runs between two layers of the one before
+  std::vector<Running> set_aside_;  // those that are to go on are in the order in which they do
   std::string refusal_;
   bool draining_ = false;
 };

@@ -23,35 +23,43 @@ protocol::RunPrompt run_prompt(protocol::PrefillRequest request, std::string lea
   return run;
 }
 
+void set_error(const Error& from, protocol::ErrorInfo& to) {
+  to.set_code(errc_to_wire(from.code));
+  to.set_message(from.message);
+}
+
 }  // namespace
 
 protocol::GroupCommand CommandSource::next() {
-  if (inbox_.empty()) read(kCommandInterval);
+  if (inbox_.empty() && !inbox_.suspended_have_news()) read(kCommandInterval);
   look_for_drain();
   refuse_those_over();
   protocol::GroupCommand command;
   add_lease_changes(command);
-  start_next(command);
-  const bool runs = command.has_run() || command.side_by_side_size() > 0;
-  if (!runs && inbox_.draining()) command.set_stop(drain_.done());
+  end_suspended(command);
+  if (!resume_next(command)) start_next(command);
+  if (running_.empty() && set_aside_.empty() && inbox_.draining()) command.set_stop(drain_.done());
   return command;
 }
 
 protocol::GroupCommand CommandSource::at_boundary(const engine::LayerReport& report) {
-  const bool waits = inbox_.running_suspended() && !inbox_.running_cancelled() && inbox_.empty();
-  read(waits ? Duration(kCommandInterval) : Duration::zero());
+  read(Duration::zero());
   look_for_drain();
   protocol::GroupCommand command;
   add_lease_changes(command);
-  const auto may_continue = check_may_continue(report);
+  end_suspended(command);
+  if (running_.empty()) return command;
+  Running& request = running_.back().front();
+  request.last_layer = report;
+  const auto may_continue = check_may_continue(request, inbox_.running_cancelled());
+  const bool is_outermost = running_.size() == 1;
   if (!may_continue.ok()) {
-    command.mutable_end_running()->set_code(errc_to_wire(may_continue.error().code));
-    command.mutable_end_running()->set_message(may_continue.error().message);
-  } else if (running_.size() == 1 && options_.max_preempting_tokens > 0) {
+    set_error(may_continue.error(), *command.mutable_end_running());
+  } else if (is_outermost && running_.back().size() == 1 && inbox_.running_suspended()) {
+    command.set_suspended(true);
+  } else if (is_outermost && options_.max_preempting_tokens > 0) {
     refuse_those_over();
-    command.set_suspended(inbox_.running_suspended());
-    start_next(command, command.suspended() ? std::numeric_limits<int64_t>::max()
-                                            : options_.max_preempting_tokens);
+    start_next(command, options_.max_preempting_tokens);
   }
   return command;
 }
@@ -72,6 +80,35 @@ void CommandSource::run_alone(const std::string& request_id) {
 void CommandSource::finish_running() {
   inbox_.finish_running();
   running_.pop_back();
+}
+
+void CommandSource::set_running_aside() {
+  inbox_.set_running_aside();
+  set_aside_.push_back(std::move(running_.back().front()));
+  running_.pop_back();
+}
+
+void CommandSource::end_suspended(protocol::GroupCommand& command) {
+  std::erase_if(set_aside_, [&](const Running& request) {
+    const auto may_continue = check_may_continue(request, inbox_.suspended_cancelled(request.id));
+    if (may_continue.ok()) return false;
+    inbox_.finish_suspended(request.id);
+    auto& ended = *command.add_end_suspended();
+    ended.set_request_id(request.id);
+    set_error(may_continue.error(), *ended.mutable_error());
+    return true;
+  });
+}
+
+// False: none is to go on.
+bool CommandSource::resume_next(protocol::GroupCommand& command) {
+  const auto id = inbox_.resume_next();
+  if (!id) return false;
+  command.set_resumed(*id);
+  const auto resumed = std::ranges::find(set_aside_, *id, &Running::id);
+  running_.push_back({std::move(*resumed)});
+  set_aside_.erase(resumed);
+  return true;
 }
 
 void CommandSource::read(Duration longest_wait) {
@@ -121,16 +158,15 @@ void CommandSource::add_lease_changes(protocol::GroupCommand& command) {
   }
 }
 
-Result<void> CommandSource::check_may_continue(const engine::LayerReport& report) const {
-  if (running_.empty()) return {};
-  const auto& [id, deadline] = running_.back().front();
-  if (inbox_.running_cancelled()) {
+Result<void> CommandSource::check_may_continue(const Running& request, bool cancelled) const {
+  const auto& [id, deadline, last] = request;
+  if (cancelled) {
     return error(Errc::kCancelled, "request {} was cancelled after layer {} of {}", id,
-                 report.layer + 1, report.num_layers);
+                 last.layer + 1, last.num_layers);
   }
   if (clock_.now() >= deadline) {
     return error(Errc::kDeadlineExceeded, "request {}: the deadline passed in layer {} of {}", id,
-                 report.layer + 1, report.num_layers);
+                 last.layer + 1, last.num_layers);
   }
   return {};
 }

@@ -35,14 +35,14 @@ class CommandSource {
         inbox_(clock, num_lanes) {}
 
   // The next command between requests. Waits for kCommandInterval at most; after that the command
-  // says that there is nothing to do.
+  // says that there is nothing to do. A suspended request goes on before a further one starts.
   protocol::GroupCommand next();
   // The next command between two layers of the request given last, or of one that runs alone. It
   // has changes of leases. It also ends the request, where the coordinator cancelled it or its
   // deadline passed; otherwise it may have another request to run before the next layer, or several
   // to run side by side. No further request is put between the layers of those. Where the
-  // coordinator has suspended the request, the command says so: then it is called again until that
-  // ends, and waits for kCommandInterval at most, like next().
+  // coordinator has suspended the request, the command says so: it stops before the next layer, and
+  // set_running_aside() follows.
   protocol::GroupCommand at_boundary(const engine::LayerReport& report);
   // After the requests given last ran side by side, and before their results are reported: names
   // those that the coordinator no longer wants.
@@ -51,6 +51,8 @@ class CommandSource {
   void run_alone(const std::string& request_id);
   // The requests given last have ended.
   void finish_running();
+  // The request that ran is suspended. It ends, or goes on, with a later command.
+  void set_running_aside();
 
   // Why the coordinator refuses this group; empty: it does not.
   const std::string& refusal() const { return inbox_.refusal(); }
@@ -62,7 +64,8 @@ class CommandSource {
   void start_next(protocol::GroupCommand& command,
                   int64_t max_new_tokens = std::numeric_limits<int64_t>::max());
   void add_lease_changes(protocol::GroupCommand& command);
-  Result<void> check_may_continue(const engine::LayerReport& report) const;
+  void end_suspended(protocol::GroupCommand& command);
+  bool resume_next(protocol::GroupCommand& command);
 
   ControlLink& link_;
   CoordinatorReporter& reporter_;
@@ -76,10 +79,13 @@ class CommandSource {
   struct Running {
     std::string id;
     TimePoint deadline;
+    engine::LayerReport last_layer = {};
   };
+  Result<void> check_may_continue(const Running& request, bool cancelled) const;
   // Each entry runs between two layers of the one before it. Of several requests side by side, the
   // one that runs alone comes first.
   std::vector<std::vector<Running>> running_;
+  std::vector<Running> set_aside_;
 };
 
 }  // namespace millrace::worker

@@ -169,7 +169,8 @@ protocol::Register GroupRank::description() const {
   description.set_tp(static_cast<uint32_t>(shape.tp));
   description.set_cp(static_cast<uint32_t>(shape.cp));
   description.set_max_prompt_tokens(static_cast<uint64_t>(runtime_->limits().max_prompt_tokens));
-  description.set_suspends(options_.group.max_preempting_tokens > 0);
+  description.set_suspends(true);
+  description.set_suspends_several(true);
   description.set_max_preempting_tokens(
       static_cast<uint64_t>(options_.group.max_preempting_tokens));
   description.set_max_side_by_side_tokens(static_cast<uint64_t>(runtime_->side_by_side_tokens()));

@@ -57,6 +57,14 @@ Result<void> GroupService::run(const std::atomic<bool>& stop) {
   MR_RETURN_IF_ERROR(engine::all_agree(sync_.world(), make_page_movers(),
                                        Deadline::after(sync_.timeouts().command)));
   set_busy(false);
+  auto served = serve_all(stop);
+  if (!served.ok() && served.error().code == Errc::kPeerLost) {
+    for (const auto& run : suspended_) run->group_broke();
+  }
+  return served;
+}
+
+Result<void> GroupService::serve_all(const std::atomic<bool>& stop) {
   if (resources_.link == nullptr) return serve(nullptr);
   Drain drain(resources_.board, reporter_, options_, clock_);
   CommandSource commands(*resources_.link, reporter_, drain, options_, stop, clock_,
@@ -102,6 +110,7 @@ Result<void> GroupService::serve(CommandSource* commands) {
 Result<void> GroupService::execute(const protocol::GroupCommand& command, CommandSource* commands) {
   MR_RETURN_IF_ERROR(change_leases(command));
   resources_.store.expire_leases();
+  MR_RETURN_IF_ERROR(end_suspended(command));
   MR_RETURN_IF_ERROR(run_prompts(command, commands));
   sync_.expect("gathering metrics", sync_.timeouts().command);
   const auto posted = post_metrics();
@@ -116,13 +125,18 @@ Result<void> GroupService::change_leases(const protocol::GroupCommand& command) 
 Result<void> GroupService::run_prompts(const protocol::GroupCommand& command,
                                        CommandSource* commands) {
   const bool side_by_side = command.side_by_side_size() > 0;
-  if (!side_by_side && !command.has_run()) return {};
+  const bool resumes = !command.resumed().empty();
+  if (!side_by_side && !resumes && !command.has_run()) return {};
   set_busy(true);
+  has_suspended_ = false;
   auto outcome = side_by_side ? run_side_by_side(command, commands)
-                              : run_prompt(command.run(), [this, commands](const auto& report) {
-                                  return meet_after_layer(report, commands);
-                                });
-  if (commands != nullptr) commands->finish_running();
+                 : resumes    ? resume_prompt(command.resumed())
+                              : run_prompt(command.run(), commands);
+  if (commands != nullptr && std::exchange(has_suspended_, false)) {
+    commands->set_running_aside();
+  } else if (commands != nullptr) {
+    commands->finish_running();
+  }
   set_busy(num_running_ > 0);
   return outcome;
 }
@@ -132,70 +146,97 @@ Result<void> GroupService::run_side_by_side(const protocol::GroupCommand& comman
   MR_CHECK(lane_runs_.has_value(), "{} prompts side by side on a group without lanes",
            command.side_by_side_size());
   const auto find_cancelled = [commands] { return commands->after_side_by_side(); };
-  return lane_runs_->run(
-      command, page_movers(), commands != nullptr ? find_cancelled : LaneRuns::FindCancelled(),
-      [this, commands](const protocol::RunPrompt& prompt) {
-        if (commands != nullptr) commands->run_alone(prompt.request_id());
-        return run_prompt(prompt, [this, commands](const engine::LayerReport& report) {
-          return meet_after_layer(report, commands);
-        });
-      });
+  return lane_runs_->run(command, page_movers(),
+                         commands != nullptr ? find_cancelled : LaneRuns::FindCancelled(),
+                         [this, commands](const protocol::RunPrompt& prompt) {
+                           if (commands != nullptr) commands->run_alone(prompt.request_id());
+                           return run_prompt(prompt, commands);
+                         });
 }
 
 PageMovers GroupService::page_movers() const {
   return {.writer = *writers_[num_running_], .reader = *readers_[num_running_]};
 }
 
-Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt,
-                                      PromptState::Boundary at_boundary) {
-  PromptRun run(prompts_,
-                {.engine = resources_.runtime.engine(),
-                 .sync = sync_,
-                 .limits = resources_.runtime.limits(),
-                 .pace = pace_},
-                page_movers(), reporter_, prompt,
-                num_running_ == 0 ? InterruptedPrompt() : interrupted_, std::move(at_boundary));
-  if (num_running_ == 0) interrupted_.num_tokens = run.state().num_tokens();
+OtherPrompts GroupService::other_prompts() const {
+  OtherPrompts others{.interrupted = num_running_ == 0 ? 0 : interrupted_tokens_};
+  for (const auto& run : suspended_) others.suspended.push_back(run->state().num_tokens());
+  return others;
+}
+
+Result<void> GroupService::run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands) {
+  auto run = std::make_unique<PromptRun>(
+      prompts_,
+      ComputingRanks{.engine = resources_.runtime.engine(),
+                     .sync = sync_,
+                     .limits = resources_.runtime.limits(),
+                     .pace = pace_},
+      page_movers(), reporter_, prompt, other_prompts(),
+      PromptMeetings{
+          .at_boundary =
+              [this, commands](const auto& report) { return meet_after_layer(report, commands); },
+          .suspends = [this] { return std::exchange(suspends_, false); }});
+  return compute(std::move(run), &PromptRun::run);
+}
+
+// No other prompt runs: this one did not run between the layers of another, and gets the same page
+// movers again.
+Result<void> GroupService::resume_prompt(const std::string& request_id) {
+  auto run = take_suspended(request_id);
+  sync_.expect("the next layer", options_.layer_timeout);
+  return compute(std::move(run), &PromptRun::resume);
+}
+
+Result<void> GroupService::compute(std::unique_ptr<PromptRun> run,
+                                   Result<PromptRun::Progress> (PromptRun::*step)()) {
+  if (num_running_ == 0) interrupted_tokens_ = run->state().num_tokens();
   ++num_running_;
-  auto outcome = run.run();
+  const auto progress = ((*run).*step)();
   --num_running_;
-  attention_imbalance_ = run.state().attention_imbalance().value_or(attention_imbalance_);
-  if (sync_.is_root()) counts_ += run.state().counts();
-  return outcome;
+  if (progress.ok() && *progress == PromptRun::Progress::kSuspended) {
+    suspended_.push_back(std::move(run));
+    has_suspended_ = true;
+    return {};
+  }
+  attention_imbalance_ = run->state().attention_imbalance().value_or(attention_imbalance_);
+  if (sync_.is_root()) counts_ += run->state().counts();
+  return progress.status();
+}
+
+std::unique_ptr<PromptRun> GroupService::take_suspended(const std::string& request_id) {
+  const auto found = std::ranges::find(
+      suspended_, request_id, [](const auto& run) { return run->state().prompt().request_id(); });
+  MR_CHECK(found != suspended_.end(), "request {} is not suspended", request_id);
+  auto run = std::move(*found);
+  suspended_.erase(found);
+  return run;
+}
+
+Result<void> GroupService::end_suspended(const protocol::GroupCommand& command) {
+  for (const auto& ended : command.end_suspended()) {
+    const auto run = take_suspended(ended.request_id());
+    const auto& why = ended.error();
+    MR_RETURN_IF_ERROR(run->end(Error(errc_from_wire(why.code()), why.message())));
+  }
+  return {};
 }
 
 // Rank 0 learns what ends a request, and tells all ranks with the command: the ranks need not agree
 // on it.
 Result<void> GroupService::meet_after_layer(const engine::LayerReport& report,
                                             CommandSource* commands) {
-  protocol::GroupCommand command;
-  do {
-    const auto next =
-        commands != nullptr ? commands->at_boundary(report) : protocol::GroupCommand();
-    MR_ASSIGN_OR_RETURN(
-        command, broadcast_command(sync_.world(), next, Deadline::after(options_.layer_timeout)));
-    if (command.suspended()) {
-      MR_RETURN_IF_ERROR(execute_beside_suspended(command, commands));
-    } else {
-      MR_RETURN_IF_ERROR(change_leases(command));
-      resources_.store.expire_leases();
-      MR_RETURN_IF_ERROR(run_prompts(command, commands));
-    }
-  } while (command.suspended());
+  const auto next = commands != nullptr ? commands->at_boundary(report) : protocol::GroupCommand();
+  MR_ASSIGN_OR_RETURN(
+      const auto command,
+      broadcast_command(sync_.world(), next, Deadline::after(options_.layer_timeout)));
+  MR_RETURN_IF_ERROR(change_leases(command));
+  resources_.store.expire_leases();
+  MR_RETURN_IF_ERROR(end_suspended(command));
+  MR_RETURN_IF_ERROR(run_prompts(command, commands));
   MR_RETURN_IF_ERROR(expect_next_layer(report));
+  suspends_ = command.suspended();
   if (!command.has_end_running()) return {};
   return Error(errc_from_wire(command.end_running().code()), command.end_running().message());
-}
-
-// As between two prompts, but the suspended one keeps its memory and its pages.
-Result<void> GroupService::execute_beside_suspended(const protocol::GroupCommand& command,
-                                                    CommandSource* commands) {
-  interrupted_.suspended = true;
-  auto executed = execute(command, commands);
-  interrupted_.suspended = false;
-  MR_RETURN_IF_ERROR(executed);
-  sync_.expect("waiting for a command", sync_.timeouts().command + kCommandInterval);
-  return {};
 }
 
 Result<void> GroupService::expect_next_layer(const engine::LayerReport& report) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "engine/runtime/rank_runtime.h"
 #include "kvstore/kv_store.h"
@@ -60,15 +61,21 @@ class GroupService {
   PageMovers page_movers() const;
   // Says whether a prompt runs.
   void set_busy(bool busy);
+  // Until the group stops, on any rank.
+  Result<void> serve_all(const std::atomic<bool>& stop);
   Result<void> serve(CommandSource* commands);
   Result<void> execute(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> change_leases(const protocol::GroupCommand& command);
   Result<void> run_prompts(const protocol::GroupCommand& command, CommandSource* commands);
-  Result<void> run_prompt(const protocol::RunPrompt& prompt, PromptState::Boundary at_boundary);
+  Result<void> run_prompt(const protocol::RunPrompt& prompt, CommandSource* commands);
+  Result<void> resume_prompt(const std::string& request_id);
+  Result<void> compute(std::unique_ptr<PromptRun> run,
+                       Result<PromptRun::Progress> (PromptRun::*step)());
+  Result<void> end_suspended(const protocol::GroupCommand& command);
+  std::unique_ptr<PromptRun> take_suspended(const std::string& request_id);
+  OtherPrompts other_prompts() const;
   Result<void> run_side_by_side(const protocol::GroupCommand& command, CommandSource* commands);
   Result<void> meet_after_layer(const engine::LayerReport& report, CommandSource* commands);
-  Result<void> execute_beside_suspended(const protocol::GroupCommand& command,
-                                        CommandSource* commands);
   Result<void> expect_next_layer(const engine::LayerReport& report);
   Result<void> post_metrics();
   Result<void> gather_lost_pages(const std::vector<RankStats>& ranks, const LostPages& own);
@@ -86,7 +93,10 @@ class GroupService {
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::array<std::unique_ptr<PageReader>, 2> readers_;
   size_t num_running_ = 0;
-  InterruptedPrompt interrupted_;   // the first of two that run
+  int64_t interrupted_tokens_ = 0;  // of the first of two that run
+  bool suspends_ = false;           // the prompt that runs, as of the ranks' last meeting
+  bool has_suspended_ = false;      // the prompt that ran last
+  std::vector<std::unique_ptr<PromptRun>> suspended_;
   double attention_imbalance_ = 1;  // of the last prompt
   PromptCounts counts_;             // rank 0's, of prompts that all ranks computed
 };

@@ -41,7 +41,7 @@ void LanePromptRun::compute(Result<PrefixPins*> pins) {
 Result<void> LanePromptRun::compute_layers(Result<PrefixPins*> pins) {
   const auto& prefix = state_.cached().prefix;
   if (prefix.num_pages() == 0) {
-    return state_.conclude(state_.prefill(nullptr, {}, state_.sink(), at_boundary_));
+    return state_.conclude(state_.prefill({.sink = state_.sink(), .at_boundary = at_boundary_}));
   }
   needs_all_ranks_ = true;
   MR_RETURN_IF_ERROR(ranks_.sync.all_agree(pins.status()));
@@ -49,8 +49,10 @@ Result<void> LanePromptRun::compute_layers(Result<PrefixPins*> pins) {
   std::iota(pages.begin(), pages.end(), int64_t{0});
   StorePrefix source(context_.runtime.device(), reader_, **pins, std::move(pages));
   auto computed = state_.prefill(
-      &source, {.owners = std::vector<int>(prefix.owners.size()), .float8 = prefix.float8},
-      &prefix_scores_.emplace(prefix.num_pages(), state_.sink()), at_boundary_);
+      {.source = &source,
+       .prefix = {.owners = std::vector<int>(prefix.owners.size()), .float8 = prefix.float8},
+       .sink = &prefix_scores_.emplace(prefix.num_pages(), state_.sink()),
+       .at_boundary = at_boundary_});
   needs_all_ranks_ = !computed.ok() && computed.error().code == Errc::kCorrupt;
   return state_.conclude(std::move(computed));
 }

@@ -46,6 +46,11 @@ Result<void> PromptPages::open(const std::string& lease_id) {
   return store_.open(request_id_, lease_id);
 }
 
+Result<void> PromptPages::settle() {
+  MR_RETURN_IF_ERROR(prefix_source_->settle());
+  return sink_->settle();
+}
+
 Result<void> PromptPages::drop_all_but(const KeptPages& kept) {
   const auto& geometry = store_.geometry();
   const auto held = numbers();

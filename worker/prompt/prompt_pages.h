@@ -40,6 +40,9 @@ class PromptPages {
   StoreSink& sink() { return *sink_; }
   // Where the pages of the prefix come from.
   StorePrefix& prefix() { return *prefix_source_; }
+  // Between two layers. Waits for reads and writes under way: until the next layer, the writer and
+  // the reader may serve another prompt.
+  Result<void> settle();
   // Call it once the pages are written. Those that are not in `kept` leave the prompt's cache.
   Result<void> drop_all_but(const KeptPages& kept);
   // Places the pages for good, readable until the lease ends. They stay only if keep() follows,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
 #include "common/content/prefix_keys.h"
 #include "common/errc_wire.h"
 #include "common/log.h"
@@ -131,26 +132,51 @@ void PromptState::forget_prefix() {
   progress_.restart();
 }
 
-Result<engine::PrefillResult> PromptState::prefill(engine::PrefixSource* source,
-                                                   engine::PromptPrefix prefix,
-                                                   engine::KvSink* sink,
-                                                   const Boundary& at_boundary) {
+Result<engine::PrefillResult> PromptState::prefill(Layers layers) {
+  MR_CHECK(!layers.pauses, "a prompt that is set aside, in one step");
+  MR_RETURN_IF_ERROR(begin(std::move(layers)));
+  MR_RETURN_IF_ERROR(advance());
+  return finish_layers();
+}
+
+Result<void> PromptState::begin(Layers layers) {
   budget_.reset();
+  engine::KvSink* sink = layers.sink;
   if (has_budget(prompt_)) {
     sink = &budget_.emplace(prompt_.options().kv_budget(), context_.runtime.weights(), num_tokens_,
                             sink);
   }
-  return ranks_.engine.prefill(
-      {.token_ids = input_->token_ids,
-       .plan = &input_->plan,
-       .recall_by_head = prompt_.options().recall_by_head(),
-       .sink = sink,
-       .prefix = std::move(prefix),
-       .prefix_source = source,
-       .at_boundary =
-           [&](const engine::LayerReport& report) { return after_layer(report, at_boundary); },
-       .stages = &stages_},
-      context_.options.layer_timeout);
+  MR_ASSIGN_OR_RETURN(
+      started_,
+      ranks_.engine.start(
+          {.token_ids = input_->token_ids,
+           .plan = &input_->plan,
+           .recall_by_head = prompt_.options().recall_by_head(),
+           .sink = sink,
+           .prefix = std::move(layers.prefix),
+           .prefix_source = layers.source,
+           .at_boundary = [this, at_boundary = std::move(layers.at_boundary)](
+                              const auto& report) { return after_layer(report, at_boundary); },
+           .pauses = std::move(layers.pauses),
+           .stages = &stages_},
+          context_.options.layer_timeout));
+  return {};
+}
+
+Result<bool> PromptState::advance() {
+  auto all_done = ranks_.engine.advance(*started_);
+  if (all_done.ok() && !*all_done) {
+    auto settled = ranks_.sync.all_agree(pages_ ? pages_->settle() : Result<void>());
+    if (!settled.ok()) all_done = std::move(settled).error();
+  }
+  if (!all_done.ok()) started_.reset();
+  return all_done;
+}
+
+// What was started ends with the layers: its memory is for the next prompt.
+Result<engine::PrefillResult> PromptState::finish_layers() {
+  const auto started = std::move(started_);
+  return ranks_.engine.finish(*started);
 }
 
 Result<void> PromptState::after_layer(const engine::LayerReport& report,
@@ -203,6 +229,7 @@ Result<void> PromptState::drop_pages() {
 
 Result<void> PromptState::close(const PromptEnd& end) {
   auto described = end.went.ok() ? finish(end.own) : Result<protocol::Manifest>(end.went.error());
+  started_.reset();
   pages_.reset();  // after a failure, the pages are gone before it is reported
   const auto outcome = described.status();
   log_end(outcome, end.runs_again);

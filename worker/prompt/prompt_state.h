@@ -7,6 +7,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "engine/runtime/rank_runtime.h"
@@ -100,12 +101,28 @@ class PromptState {
   // Tells the client of a streaming prompt where its pages will be; no others.
   Result<void> announce();
 
-  // Collective over the ranks that compute, as is conclude(). `source` brings the pages of
-  // `prefix`; null: there is none. `sink` gets the layers: sink(), or one that ends there.
-  Result<engine::PrefillResult> prefill(engine::PrefixSource* source, engine::PromptPrefix prefix,
-                                        engine::KvSink* sink, const Boundary& at_boundary);
+  // How layers are computed. `source` brings the pages of `prefix`; null: there is none. `sink` gets
+  // the layers: sink(), or one that ends there.
+  struct Layers {
+    engine::PrefixSource* source = nullptr;
+    engine::PromptPrefix prefix;
+    engine::KvSink* sink = nullptr;
+    Boundary at_boundary;
+    std::function<bool()> pauses = nullptr;  // engine::PrefillTask::pauses
+  };
+  // Collective over the ranks that compute, as are the next four.
+  Result<engine::PrefillResult> prefill(Layers layers);
+  // The same in steps. False: the prompt is set aside between two layers; call advance() again. What
+  // moves its pages is then free for other prompts.
+  Result<void> begin(Layers layers);
+  Result<bool> advance();
+  Result<engine::PrefillResult> finish_layers();
   // Records what was computed, and drops pages that are over budget.
   Result<void> conclude(Result<engine::PrefillResult> prefill);
+  // Another rank is gone: what advance() left does not wait for the device.
+  void group_broke() {
+    if (started_) started_->group_broke();
+  }
   // As if find_prefix() had not happened. For a prompt that the client has not been told of.
   void forget_prefix();
 
@@ -162,6 +179,8 @@ class PromptState {
   LayerProgress progress_;
   std::optional<double> attention_imbalance_;
   PromptCounts counts_;
+  // Last: it refers to the above.
+  std::unique_ptr<engine::StartedPrefill> started_;
 };
 
 }  // namespace millrace::worker

@@ -22,7 +22,11 @@ StorePrefix::StorePrefix(kernels::Device& device, PageReader& reader, PrefixPins
     : device_(device), reader_(reader), pins_(pins), pages_(std::move(pages)) {}
 
 StorePrefix::~StorePrefix() {
-  reader_.give_up();
+  if (begun_ > arrived_) reader_.give_up();
+}
+
+Result<void> StorePrefix::settle() {
+  return begun_ > arrived_ ? wait_for_stage(begun_) : Result<void>();
 }
 
 Result<void> StorePrefix::load(int32_t layer, int64_t first, int64_t count,
@@ -92,7 +96,9 @@ Result<void> StorePrefix::bring(int32_t layer, int64_t first, int64_t count,
   const auto pages =
       std::span(pages_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
   reader_.begin({.pins = &pins_, .pages = pages, .layer = layer, .to = to});
-  return reader_.wait(Deadline::after(kLayerTimeout));
+  auto brought = reader_.wait(Deadline::after(kLayerTimeout));
+  if (!brought.ok()) reader_.give_up();
+  return brought;
 }
 
 void StorePrefix::begin_stage(int32_t layer) {
@@ -106,7 +112,7 @@ void StorePrefix::begin_stage(int32_t layer) {
 }
 
 Result<void> StorePrefix::wait_for_stage(int32_t layer) {
-  if (arrived_ == layer) return {};
+  if (arrived_ >= layer) return {};
   if (begun_ != layer) begin_stage(layer);
   MR_RETURN_IF_ERROR(reader_.wait(Deadline::after(kLayerTimeout)));
   arrived_ = layer;

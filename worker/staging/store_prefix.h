@@ -35,6 +35,9 @@ class StorePrefix final : public engine::PrefixSource {
                     const engine::KvPlace& to) override;
   Result<void> load_stored(int32_t layer, int64_t first, int64_t count,
                            const engine::KvPlace& to) override;
+  // Waits for the pages that are on their way. Until the next call the reader may serve another
+  // prefix.
+  Result<void> settle();
 
  private:
   int64_t num_pages() const { return std::ssize(pages_); }
@@ -68,7 +71,7 @@ class StorePrefix final : public engine::PrefixSource {
 
   std::vector<Stage> stages_;  // of all pages; none where pages come when they are asked for
   int32_t begun_ = -1;         // the layer that the readers bring to its stage, or have brought
-  int32_t arrived_ = -1;       // the last layer that is in its stage
+  int32_t arrived_ = -1;       // the last layer that is in its stage; the one before still is, too
 };
 
 }  // namespace millrace::worker

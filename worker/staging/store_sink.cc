@@ -28,7 +28,7 @@ StoreSink::StoreSink(kernels::Device& device, kvstore::RequestWriter& store, Pag
 }
 
 StoreSink::~StoreSink() {
-  writer_.give_up();
+  if (layer_ >= 0) writer_.give_up();
 }
 
 Result<void> StoreSink::prepare(const engine::LocalKv& local) {

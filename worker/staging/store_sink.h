@@ -48,6 +48,9 @@ class StoreSink final : public engine::KvSink {
   Result<void> stage_layer(int32_t layer, const engine::LocalKv& local) override;
   Result<void> write_layer(const engine::LayerKv& kv) override;
   Result<void> finish() override;
+  // Waits until the layers staged so far have left. Until the next one, the writer may serve
+  // another sink.
+  Result<void> settle() { return finish(); }
 
   // The layers before this number are complete in the store. Any thread.
   int32_t num_complete() const { return num_complete_; }

@@ -118,6 +118,10 @@ typedef struct mkv_manifest_info {
   const char* epoch; /* of the group: ends with it */
   const char* model;
   const char* model_fingerprint; /* of its config and weights: of no use with another model */
+  /* From version 1.7 on. Of the coordinator's process that handed the manifest out, as in the
+   * header X-Millrace-Instance of its answers; "": none did. A call that only that process is to
+   * answer has the same header. */
+  const char* coordinator_instance;
 } mkv_manifest_info;
 
 /* What one rank serves: some kv heads of some of the tokens. */

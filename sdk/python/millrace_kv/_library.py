@@ -41,7 +41,8 @@ class ManifestInfo(_Struct):
                 ("num_shards", c_int32), ("num_logprobs", c_int32), ("is_result", c_int32), ("first_token_id", c_int32),
                 ("reserved", c_int32), ("num_tokens", c_int64), ("num_pages", c_int64), ("page_bytes", c_int64),
                 ("lease_ms", c_int64), ("density", c_double), ("recall", c_double), ("request_id", c_char_p),
-                ("lease_id", c_char_p), ("epoch", c_char_p), ("model", c_char_p), ("model_fingerprint", c_char_p)]
+                ("lease_id", c_char_p), ("epoch", c_char_p), ("model", c_char_p), ("model_fingerprint", c_char_p),
+                ("coordinator_instance", c_char_p)]
 
 
 class ShardInfo(_Struct):

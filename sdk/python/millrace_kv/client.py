@@ -78,11 +78,6 @@ class Manifest(_Owner):
         """Whether pages were dropped on request (kv_budget). A pull of such a cache is refused."""
         return "kept_pages" in json.loads(self.json())
 
-    @property
-    def coordinator_instance(self):
-        """The id of the coordinator's process that handed the manifest out; "" if none did."""
-        return json.loads(self.json()).get("coordinator_instance", "")
-
     def scales(self):
         """The scales of a cache in float8_e4m3, by layer and kv head: (K's, V's)."""
         k, v = c_float(), c_float()

@@ -10,6 +10,7 @@ import ssl
 import sys
 import threading
 import uuid
+import weakref
 from urllib.parse import quote, urlencode
 
 from ._library import PEER_LOST, MillraceError
@@ -82,6 +83,7 @@ class EventStream:
     def __init__(self, coordinator, make_request, on_news=None, headers=None):
         self.feed = Feed()
         self.error = None
+        self.instance = None  # of the process that answers
         self.ended = threading.Event()
         self._coordinator = coordinator
         self._make_request = make_request
@@ -99,6 +101,13 @@ class EventStream:
 
     def result(self, timeout_s=0.0):
         return self._wait(self.feed.result, timeout_s)
+
+    def result_so_far(self):
+        """The result, or None: there is none, also after a failure."""
+        try:
+            return self.feed.result()
+        except MillraceError:
+            return None
 
     def check(self):
         """Raises the request's error if it has failed."""
@@ -151,6 +160,7 @@ class EventStream:
             connection.request(method, target, body, headers | self._headers | self._coordinator.credentials())
             response = connection.getresponse()
             self._coordinator.note_instance(response)
+            self.instance = response.getheader(_INSTANCE)
             if response.status != 200:
                 raise _refusal(response.status, response.read())
             while data := response.read1(_PIECE_BYTES):
@@ -186,6 +196,7 @@ class Prefill(EventStream):
                                    stream="true", handover="streaming", lease_ms=lease_ms)
             return "POST", "/v1/prefill?" + query, token_bytes(token_ids)
 
+        coordinator.note_prefill(self)
         super().__init__(coordinator, post, on_news, trace_headers)
 
 
@@ -211,6 +222,10 @@ class Coordinator:
         self.silence_s = silence_s
         self.token_file = token_file
         self.instance = None  # of the process that answered last: another one may take its address
+        self._prefills = weakref.WeakValueDictionary()  # by request id, of this object
+
+    def note_prefill(self, prefill):
+        self._prefills[prefill.request_id] = prefill
 
     def note_instance(self, response):
         self.instance = response.getheader(_INSTANCE) or self.instance
@@ -274,7 +289,14 @@ class Coordinator:
     # after a restart, too: groups keep their leases, and tell the new process of them.
 
     def end(self, request_id, instance=None):
-        """Cancels a running request, or releases the lease of a finished one."""
+        """Cancels a running request, or releases the lease of a finished one. An id alone may be another's by now: of a prefill of this object
+        that is not done, only the process that took it is asked, and of one that is done, the lease is named, so that its end outlives a restart."""
+        prefill = self._prefills.get(request_id)
+        if prefill and not instance:
+            result = prefill.result_so_far()
+            if result:
+                return self.release(request_id, result.lease_id)
+            instance = prefill.instance
         self.call("DELETE", "/v1/prefill/" + quote(request_id, safe=""), instance=instance)
 
     def renew(self, request_id, lease_id, lease_ms, instance=None):

@@ -101,6 +101,7 @@ TEST_F(CInterfaceTest, TellsWhatAManifestSays) {
   EXPECT_STREQ(info.request_id, "prompt-1");
   EXPECT_STREQ(info.lease_id, "lease-1");
   EXPECT_STREQ(info.epoch, "epoch-1");
+  EXPECT_STREQ(info.coordinator_instance, "");  // ranks in a test
   ASSERT_EQ(info.num_shards, 4);
   mkv_shard_info shard{};
   shard.struct_bytes = sizeof(shard);
@@ -115,6 +116,20 @@ TEST_F(CInterfaceTest, TellsWhatAManifestSays) {
   ASSERT_EQ(mkv_manifest_logprob(manifest_, 0, &token, &logprob), MKV_OK);
   EXPECT_EQ(token, 7);
   EXPECT_EQ(logprob, -0.5f);
+}
+
+TEST_F(CInterfaceTest, TellsWhichCoordinatorHandedTheManifestOut) {
+  serve();
+  Manifest named = ranks_->manifest();
+  named.coordinator_instance = "5b0c6a2f";
+  const std::string json = kvclient::to_json(named);
+  mkv_manifest* manifest = nullptr;
+  ASSERT_EQ(mkv_manifest_parse(json.data(), json.size(), &manifest), MKV_OK) << mkv_last_error();
+  mkv_manifest_info info{};
+  info.struct_bytes = sizeof(info);
+  ASSERT_EQ(mkv_manifest_get(manifest, &info), MKV_OK);
+  EXPECT_STREQ(info.coordinator_instance, "5b0c6a2f");
+  mkv_manifest_destroy(manifest);
 }
 
 TEST_F(CInterfaceTest, ScalesOfHeadsAreToldByHead) {
@@ -374,6 +389,12 @@ TEST_F(CInterfaceTest, StructuresOfTheFirstVersionAreTakenAndNothingBehindThemIs
   ASSERT_EQ(mkv_pull_start(client_, manifest_, &request, &pull), MKV_OK) << mkv_last_error();
   EXPECT_EQ(mkv_pull_wait(pull, kAmple), MKV_OK) << mkv_last_error();
   EXPECT_EQ(cache->difference(), "");
+  mkv_manifest_info info{};
+  info.struct_bytes = offsetof(mkv_manifest_info, coordinator_instance);
+  info.coordinator_instance = "behind";
+  ASSERT_EQ(mkv_manifest_get(manifest_, &info), MKV_OK) << mkv_last_error();
+  EXPECT_EQ(info.num_layers, 2);
+  EXPECT_STREQ(info.coordinator_instance, "behind");
   mkv_pull_stats stats{};
   stats.struct_bytes = offsetof(mkv_pull_stats, hot_pages_done);
   stats.hot_pages_done = -7;

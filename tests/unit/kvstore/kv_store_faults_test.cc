@@ -133,6 +133,23 @@ TEST_F(KvStoreFaultsTest, APageWhoseWriteFailedCanBeWrittenAgain) {
   expect_intact("r", 4);
 }
 
+// LMCache#4991
+TEST_F(KvStoreFaultsTest, WhatCouldNotBeWrittenIsNeverVisible) {
+  make_store({20, 0, 100});
+  ASSERT_TRUE(begin("r", 4).ok());
+  ASSERT_TRUE(store_->open("r", "lease-r").ok());
+  faults(Tier::kDisk).fail_write = true;
+  ASSERT_EQ(write_all("r", 4).error().code, Errc::kIo);
+  const PageKey failed{2, 5, 0};  // the first that is not in the device pool
+  EXPECT_EQ(pin("r", failed).error().code, Errc::kUnavailable);
+  EXPECT_FALSE(seal("r").ok());
+  const std::vector<CachedPage> pages = {{.page = 0, .key = {}}};
+  EXPECT_FALSE(store_->remember("r", pages, 1, nullptr).ok());
+  store_->abort("r");
+  EXPECT_EQ(pin("r", failed).error().code, Errc::kNotFound);
+  EXPECT_EQ(slots_used(), 0);
+}
+
 TEST_F(KvStoreFaultsTest, NamesThePageThatCameBackWrongFromDisk) {
   make_store({10, 0, 50});
   add("r", 5);

@@ -145,7 +145,9 @@ TEST_F(ExpectedEndTest, APrefillThatIsSetAsideOrSuspendedWaitsForWhatRuns) {
   begin(first_, *first_.preempting);
   EXPECT_NEAR(s(rest_of(prefill)->wait), 10.24, 0.1);
   EXPECT_NEAR(s(rest_of(first_.preempting)->all()), 10.24, 0.1);
-  first_.suspended = std::exchange(first_.running, std::exchange(first_.preempting, nullptr));
+  prefill->suspended_at = clock_.now();
+  first_.suspended.push_back(
+      std::exchange(first_.running, std::exchange(first_.preempting, nullptr)));
   EXPECT_NEAR(s(rest_of(prefill)->wait), 10.24, 0.1);
   EXPECT_NEAR(s(rest_of(prefill)->prefill), 10.24, 0.1);
 }

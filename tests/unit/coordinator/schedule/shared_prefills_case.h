@@ -61,16 +61,31 @@ class SharedPrefillsTest : public SchedulerTest {
   }
 
   // Prompts from 5 tokens on are suspended, for a minute.
-  void make_suspending(const std::string& group_id = "g0") {
+  void make_suspending(const std::string& group_id = "g0", bool several = false) {
     SchedulerSettings settings;
     settings.least_tokens_to_suspend = 5;
     settings.suspended_prefill = std::chrono::minutes(1);
     make(settings);
-    join_suspending(link_, group_id);
+    join_suspending(link_, group_id, several);
   }
-  void join_suspending(RecordingLink& link, const std::string& group_id) {
+  // As the next tick counts them.
+  std::string num_suspended() {
+    scheduler_->tick();
+    return metric("millrace_suspended_requests");
+  }
+  // A client leaves this prompt after so many layers.
+  void suspend_after(int num_layers, const std::string& id) {
+    Ask asked = suspend();
+    asked.prompt = id;
+    ASSERT_FALSE(ask(id, asked));
+    for (int i = 0; i < num_layers; ++i) layer_done(id);
+    leave(id);
+    ASSERT_EQ(link_.log.back(), "suspend " + id);
+  }
+  void join_suspending(RecordingLink& link, const std::string& group_id, bool several = false) {
     auto description = group(group_id, "group of " + group_id);
     description.set_suspends(true);
+    description.set_suspends_several(several);
     ASSERT_TRUE(scheduler_->add_group(description, link).ok());
   }
   static Ask suspend(int64_t deadline_ms = 0) {

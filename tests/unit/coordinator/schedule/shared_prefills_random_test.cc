@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <random>
@@ -21,8 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A group that runs one prompt at a time, beside one that is suspended, and keeps leases; its answers
-// have the prompt's first token.
+// A group that runs one prompt at a time, beside suspended ones, and keeps leases; its answers have
+// the prompt's first token.
 class PlayedGroup final : public GroupLink {
  public:
   PlayedGroup(const Clock& clock, std::string id) : clock_(clock), id_(std::move(id)) {}
@@ -41,13 +42,18 @@ class PlayedGroup final : public GroupLink {
       ASSERT_TRUE(find(envelope.cancel().request_id()));
       find(envelope.cancel().request_id())->cancelled = true;
     } else if (envelope.has_suspend()) {
-      ASSERT_EQ(prompts.size(), 1u);
-      ASSERT_EQ(prompts.front().id, envelope.suspend().request_id());
-      prompts.front().suspended = true;
+      Prompt* prompt = find(envelope.suspend().request_id());
+      ASSERT_TRUE(prompt);
+      ASSERT_FALSE(prompt->suspended);
+      prompt->suspended = true;
       ++suspensions;
+      most_suspended =
+          std::max(most_suspended, std::ranges::count(prompts, true, &Prompt::suspended));
     } else if (envelope.has_resume()) {
-      ASSERT_EQ(prompts.front().id, envelope.resume().request_id());
-      prompts.front().suspended = false;
+      Prompt* prompt = find(envelope.resume().request_id());
+      ASSERT_TRUE(prompt);
+      ASSERT_TRUE(prompt->suspended);
+      prompt->suspended = false;
     } else if (envelope.has_lease_renew()) {
       const auto& renewal = envelope.lease_renew();
       leases[renewal.request_id()] =
@@ -62,15 +68,16 @@ class PlayedGroup final : public GroupLink {
   // What it says next; the prompt may be over then.
   protocol::Envelope step() {
     protocol::Envelope out;
-    Prompt& prompt = prompts.back();
+    const auto at = next();
+    Prompt& prompt = *at;
     if (prompt.cancelled) {
       out.mutable_prefill_failed()->set_request_id(prompt.id);
       out.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kCancelled));
-      prompts.pop_back();
-    } else if (prompts.size() == 2 && any_room_ == 0) {
+      prompts.erase(at);
+    } else if (prompt.layers == 0 && prompts.size() > 1 && any_room_ == 0) {
       out.mutable_prefill_failed()->set_request_id(prompt.id);
       out.mutable_prefill_failed()->mutable_error()->set_code(errc_to_wire(Errc::kExhausted));
-      prompts.pop_back();
+      prompts.erase(at);
     } else if (++prompt.layers <= 2) {
       out.mutable_layer_done()->set_request_id(prompt.id);
     } else {
@@ -80,7 +87,7 @@ class PlayedGroup final : public GroupLink {
       manifest.set_lease_id(prompt.lease_id);
       manifest.set_lease_ms(prompt.lease_ms);
       out.mutable_prefill_done()->set_request_id(prompt.id);
-      prompts.pop_back();
+      prompts.erase(at);
     }
     any_room_ = (any_room_ + 1) % 5;
     return out;
@@ -98,17 +105,24 @@ class PlayedGroup final : public GroupLink {
     bool cancelled = false;
     bool suspended = false;
   };
-  bool stands() const {
-    return prompts.empty() || (prompts.back().suspended && !prompts.back().cancelled);
+  // What is cancelled ends first. Then comes what has begun, and is to go on.
+  std::vector<Prompt>::iterator next() {
+    const auto cancelled = std::ranges::find(prompts, true, &Prompt::cancelled);
+    if (cancelled != prompts.end()) return cancelled;
+    const auto begun = std::ranges::find_if(
+        prompts, [](const Prompt& one) { return !one.suspended && one.layers > 0; });
+    return begun != prompts.end() ? begun : std::ranges::find(prompts, false, &Prompt::suspended);
   }
+  bool stands() { return next() == prompts.end(); }
   Prompt* find(const std::string& id) {
     const auto found = std::ranges::find(prompts, id, &Prompt::id);
     return found == prompts.end() ? nullptr : &*found;
   }
 
-  std::vector<Prompt> prompts;  // each runs between two layers of the one before it
+  std::vector<Prompt> prompts;
   int prefills = 0;
   int suspensions = 0;
+  std::ptrdiff_t most_suspended = 0;
   std::map<std::string, TimePoint> leases;
 
  private:
@@ -126,18 +140,21 @@ TEST_F(SharedPrefillsRandomTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   SchedulerSettings settings;
   settings.max_unattended = 3;
   settings.least_tokens_to_suspend = 1;
-  settings.suspended_prefill = seconds(3);
+  settings.suspended_prefill = seconds(6);
   make(settings);
   std::mt19937 random(49);
   const auto any = [&](int n) { return std::uniform_int_distribution<int>(0, n - 1)(random); };
   std::vector<std::unique_ptr<PlayedGroup>> groups;
   std::vector<std::string> ids(2);
   int num_groups = 0;
+  std::ptrdiff_t most_suspended = 0;
   const auto start = [&](size_t g) {
     ids[g] = fmt::format("g{}", num_groups++);
-    groups[g] = std::make_unique<PlayedGroup>(clock_, ids[g]);
     auto description = group(ids[g], "group of " + ids[g]);
     description.set_suspends(true);
+    description.set_suspends_several(true);
+    if (groups[g]) most_suspended = std::max(most_suspended, groups[g]->most_suspended);
+    groups[g] = std::make_unique<PlayedGroup>(clock_, ids[g]);
     ASSERT_TRUE(scheduler_->add_group(description, *groups[g]).ok());
   };
   groups.resize(2);
@@ -161,7 +178,7 @@ TEST_F(SharedPrefillsRandomTest, NothingIsWrongOrLeftAfterRandomTroubles) {
       case 0:
       case 1:
       case 2: {
-        const int token = any(3) + 1;
+        const int token = any(6) + 1;
         PrefillBody body;
         body.model = "tiny";
         body.request_id = id;
@@ -227,10 +244,12 @@ TEST_F(SharedPrefillsRandomTest, NothingIsWrongOrLeftAfterRandomTroubles) {
   EXPECT_EQ(metric("millrace_held_leases"), "0");
   EXPECT_EQ(metric("millrace_unattended_requests"), "0");
   for (auto& one : groups) {
+    most_suspended = std::max(most_suspended, one->most_suspended);
     one->expire();
     EXPECT_TRUE(one->leases.empty());
     EXPECT_TRUE(one->prompts.empty());
   }
+  EXPECT_GT(most_suspended, 1);
 }
 
 }  // namespace

@@ -119,6 +119,93 @@ TEST_F(SuspendedPrefillsTest, WhatCannotBeSuspendedEnds) {
   EXPECT_EQ(link_.log.back(), "cancel first");
 }
 
+TEST_F(SuspendedPrefillsTest, SeveralPromptsOfAGroupAreSuspendedAndGoOnInAnyOrder) {
+  make_suspending("g0", /*several=*/true);
+  for (const auto* id : {"a", "b", "c"}) suspend_after(1, id);
+  EXPECT_EQ(num_suspended(), "3");
+  Ask again = suspend();
+  const auto come_back = [&](const std::string& id) {
+    again.prompt = id;
+    ASSERT_FALSE(ask(id, again));
+    EXPECT_EQ(link_.log.back(), "resume " + id);
+  };
+  come_back("b");
+  clock_.advance(seconds(2));
+  come_back("a");  // after b
+  EXPECT_EQ(num_suspended(), "1");
+  ASSERT_FALSE(ask("further", {.prompt = "D"}));
+  EXPECT_EQ(link_.log.back(), "resume a");
+  clock_.advance(seconds(3));
+  done("b");
+  EXPECT_EQ(state("b"), RequestState::kDone);
+  EXPECT_EQ(scheduler_->find("b")->set_aside_s, 0);
+  EXPECT_EQ(std::ranges::count(link_.log, "prefill further"), 0);
+  done("a");
+  EXPECT_EQ(state("a"), RequestState::kDone);
+  EXPECT_NEAR(scheduler_->find("a")->set_aside_s, 5, 0.01);
+  EXPECT_EQ(std::ranges::count(link_.log, "prefill further"), 1);
+}
+
+// It has not gone on yet.
+TEST_F(SuspendedPrefillsTest, AResumedPromptIsSuspendedAgainWhenItsClientLeaves) {
+  make_suspending("g0", /*several=*/true);
+  suspend_after(1, "a");
+  ASSERT_FALSE(ask("other", {.prompt = "B"}));
+  started("other");
+  Ask again = suspend();
+  again.prompt = "a";
+  ASSERT_FALSE(ask("a", again));
+  EXPECT_EQ(link_.log.back(), "resume a");
+  leave("a");
+  EXPECT_EQ(link_.log.back(), "suspend a");
+  done("other");
+  ASSERT_FALSE(ask("third", {.prompt = "C"}));
+  EXPECT_EQ(link_.log.back(), "prefill third");
+  EXPECT_EQ(num_suspended(), "1");
+}
+
+TEST_F(SuspendedPrefillsTest, OfSuspendedPromptsTheOldestAndCheapestGoesFirst) {
+  make_suspending("g0", /*several=*/true);
+  suspend_after(4, "expensive");
+  suspend_after(1, "cheap");
+  suspend_after(3, "later");
+  ASSERT_FALSE(ask("big", {.prompt = "B"}));
+  const auto has_no_room = [&] {
+    failed("big", Errc::kExhausted, "no memory beside others");
+    EXPECT_EQ(link_.log.back(), "prefill big");
+    return link_.log[link_.log.size() - 2];
+  };
+  EXPECT_EQ(has_no_room(), "cancel cheap");
+  failed("cheap", Errc::kCancelled, "cancelled");
+  EXPECT_EQ(num_suspended(), "2");
+  // What is dear to compute again goes all the same, once nobody has asked for it for long.
+  pass(seconds(40), {"g0"});
+  failed("big", Errc::kDeadlineExceeded, "too late");
+  Ask again = suspend();
+  again.prompt = "later";
+  ASSERT_FALSE(ask("later", again));
+  leave("later");
+  EXPECT_EQ(link_.log.back(), "suspend later");
+  ASSERT_FALSE(ask("big", {.prompt = "B"}));
+  EXPECT_EQ(has_no_room(), "cancel expensive");
+  EXPECT_EQ(num_suspended(), "1");
+}
+
+// Between the layers of another prompt it has to wait, as without the suspended one.
+TEST_F(SuspendedPrefillsTest, APromptThatPreemptsDoesNotEndASuspendedOne) {
+  make_suspending("g0", /*several=*/true);
+  suspend_after(1, "a");
+  ASSERT_FALSE(ask("long", {.prompt = "B", .num_tokens = 100}));
+  started("long");
+  ASSERT_FALSE(ask("short", {.prompt = "C"}));
+  if (link_.log.back() == "prefill short") {
+    failed("short", Errc::kExhausted, "no memory beside others");
+    EXPECT_EQ(state("short"), RequestState::kQueued);
+  }
+  EXPECT_EQ(std::ranges::count(link_.log, "cancel a"), 0);
+  EXPECT_EQ(num_suspended(), "1");
+}
+
 TEST_F(SuspendedPrefillsTest, AGroupThatCannotSuspendIsNotAskedTo) {
   SchedulerSettings settings;
   settings.least_tokens_to_suspend = 5;

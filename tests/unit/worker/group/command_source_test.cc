@@ -13,6 +13,7 @@ namespace {
 
 using protocol::Envelope;
 using std::chrono::milliseconds;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -150,6 +151,49 @@ TEST_F(CommandSourceTest, GivesAShortRequestBetweenTwoLayersOfAnother) {
   EXPECT_FALSE(at_boundary().has_run());  // not before a layer that will not be
   source_.finish_running();
   EXPECT_EQ(source_.next().run().request_id(), "shorter");
+}
+
+TEST_F(CommandSourceTest, SuspendedRequestsGoOnAsTheyAreResumedBeforeAFurtherOneStarts) {
+  const auto suspend = [](const std::string& id) {
+    Envelope envelope;
+    envelope.mutable_suspend()->set_request_id(id);
+    return envelope;
+  };
+  const auto resume = [](const std::string& id) {
+    Envelope envelope;
+    envelope.mutable_resume()->set_request_id(id);
+    return envelope;
+  };
+  for (const char* id : {"a", "b", "c", "d"}) {
+    link_.push(request(id, 1000));
+    EXPECT_EQ(source_.next().run().request_id(), id);
+    link_.push(suspend(id));
+    const auto command = source_.at_boundary({.layer = 1, .num_layers = 4});
+    EXPECT_TRUE(command.suspended());
+    EXPECT_FALSE(command.has_run());
+    source_.set_running_aside();
+  }
+  stop_ = true;
+  EXPECT_FALSE(source_.next().stop());  // not before they have ended
+  link_.push(request("further", 1000));
+  link_.push(resume("c"));
+  link_.push(resume("a"));
+  link_.push(cancel("b"));
+  const auto first = source_.next();
+  ASSERT_EQ(first.end_suspended_size(), 1);
+  EXPECT_EQ(first.end_suspended(0).request_id(), "b");
+  EXPECT_THAT(first.end_suspended(0).error().message(), HasSubstr("after layer 2 of 4"));
+  EXPECT_EQ(first.resumed(), "c");
+  EXPECT_FALSE(first.has_run());
+  EXPECT_EQ(ending(), "");
+  source_.finish_running();
+  EXPECT_EQ(source_.next().resumed(), "a");
+  clock_.advance(milliseconds(1000));
+  EXPECT_THAT(ending(), HasSubstr("the deadline passed in layer 2 of 4"));
+  source_.finish_running();
+  const auto last = source_.next();
+  EXPECT_THAT(failures(), Contains("further deadline_exceeded"));
+  EXPECT_TRUE(last.stop());
 }
 
 TEST_F(CommandSourceTest, ALongRequestWaitsForTheEndOfTheOther) {

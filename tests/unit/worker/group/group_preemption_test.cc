@@ -217,6 +217,126 @@ TEST_P(GroupPreemptionTest, ASuspendedPromptGoesOnWhereItStoppedWhenItIsResumed)
   }
 }
 
+TEST_P(GroupPreemptionTest, SeveralSuspendedPromptsGoOnInTheOrderInWhichTheyAreResumed) {
+  options_.host_pages = 700;
+  link().set_on_send([this](const Envelope& sent) {
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    const auto& id = sent.layer_done().request_id();
+    if (id == "a" || id == "b") link().push(suspend(id));
+  });
+  group().start();
+  std::map<std::string, protocol::PrefillDone> done;
+  const auto expect = [&](const std::string& id) {
+    done[id] = expect_done();
+    EXPECT_EQ(done[id].request_id(), id);
+  };
+  link().push(prefill_request("a", 700, "adaptive"));
+  link().push(prefill_request("b", 500, "adaptive"));
+  link().push(prefill_request("c", 300, "adaptive"));
+  expect("c");
+  // The first that stopped goes on first, though the other stopped within it.
+  link().push(resume("a"));
+  expect("a");
+  link().push(prefill_request("d", 400, "adaptive"));
+  expect("d");
+  link().push(resume("b"));
+  expect("b");
+  EXPECT_THAT(story(), ElementsAre("started a", "layer 0 of a", "started b", "layer 0 of b",
+                                   "started c", "layer 0 of c", "layer 1 of c", "done c",
+                                   "layer 1 of a", "done a", "started d", "layer 0 of d",
+                                   "layer 1 of d", "done d", "layer 1 of b", "done b"));
+  for (const auto& [id, num_tokens] : {std::pair("a", 700), std::pair("b", 500)}) {
+    link().push(prefill_request(fmt::format("{} alone", id), num_tokens, "adaptive"));
+    const auto alone = expect_done();
+    EXPECT_EQ(done[id].manifest().first_token_id(), alone.manifest().first_token_id());
+    EXPECT_EQ(pages_of(done[id].manifest()), pages_of(alone.manifest())) << id;
+  }
+}
+
+TEST_P(GroupPreemptionTest, AShortPromptRunsBetweenLayersBesideASuspendedOne) {
+  link().set_on_send([this](const Envelope& sent) {
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    if (sent.layer_done().request_id() == "long") link().push(suspend("long"));
+    if (sent.layer_done().request_id() == "other") link().push(prefill_request("short", 130));
+  });
+  group().start();
+  link().push(prefill_request("long", 400));
+  link().push(prefill_request("other", 300));
+  EXPECT_EQ(expect_done().request_id(), "short");
+  EXPECT_EQ(expect_done().request_id(), "other");
+  link().push(resume("long"));
+  EXPECT_EQ(expect_done().request_id(), "long");
+}
+
+// Not when what runs has ended, but at its next layer.
+TEST_P(GroupPreemptionTest, ASuspendedPromptThatIsCancelledGoesWhileAnotherRuns) {
+  link().set_on_send([this](const Envelope& sent) {
+    if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
+    if (sent.layer_done().request_id() == "long") link().push(suspend("long"));
+    if (sent.layer_done().request_id() == "other") link().push(cancel("long"));
+  });
+  group().start();
+  link().push(prefill_request("long", 400));
+  link().push(prefill_request("other", 300));
+  expect_failed("long", Errc::kCancelled, "after layer 1 of 2");
+  EXPECT_EQ(expect_done().request_id(), "other");
+  expect_next_request_works();
+}
+
+TEST_P(GroupPreemptionTest, ADeadlineEndsASuspendedPrompt) {
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(prefill_request("long", 400, "", /*deadline_ms=*/1000));
+  link().push(prefill_request("other", 300));
+  EXPECT_EQ(expect_done().request_id(), "other");
+  group().clock().advance(std::chrono::milliseconds(1000));
+  expect_failed("long", Errc::kDeadlineExceeded, "in layer 1 of 2");
+  expect_next_request_works();
+}
+
+// Its pages were told to a client, and are still read where they are.
+TEST_P(GroupPreemptionTest, AStreamingHandOverIsSuspendedAndGoesOn) {
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(streaming_request("long", 400));
+  link().push(prefill_request("other", 300));
+  EXPECT_EQ(expect_done().request_id(), "other");
+  link().push(resume("long"));
+  EXPECT_EQ(expect_done().request_id(), "long");
+}
+
+TEST_P(GroupPreemptionTest, APromptBehindACachedPrefixIsSuspendedAndGoesOn) {
+  options_.host_pages = 700;
+  const auto with_cache = [](const std::string& id) {
+    auto prompt = prefill_request(id, 700);
+    prompt.mutable_prefill_request()->mutable_options()->set_cache(protocol::CACHE_BOTH);
+    return prompt;
+  };
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(with_cache("writes"));
+  const auto writes = expect_done();
+  link().push(with_cache("long"));
+  link().push(with_cache("other"));
+  EXPECT_EQ(expect_done().cached_tokens(), 576U);
+  link().push(resume("long"));
+  const auto long_done = expect_done();
+  EXPECT_EQ(long_done.cached_tokens(), 576U);
+  EXPECT_EQ(long_done.manifest().first_token_id(), writes.manifest().first_token_id());
+  EXPECT_EQ(pages_of(long_done.manifest()), pages_of(writes.manifest()));
+}
+
+TEST_P(GroupPreemptionTest, APromptIsSuspendedWhereNoneRunsBetweenLayers) {
+  options_.max_preempting_tokens = 0;
+  after_first_layer_of("long", [this] { link().push(suspend("long")); });
+  group().start();
+  link().push(prefill_request("long", 400));
+  link().push(prefill_request("other", 130));
+  EXPECT_EQ(expect_done().request_id(), "other");
+  link().push(resume("long"));
+  EXPECT_EQ(expect_done().request_id(), "long");
+}
+
 TEST_P(GroupPreemptionTest, ASuspendedPromptEndsWhenItIsCancelledAndItsRoomIsFree) {
   after_first_layer_of("long", [this] { link().push(suspend("long")); });
   group().start();
@@ -228,20 +348,20 @@ TEST_P(GroupPreemptionTest, ASuspendedPromptEndsWhenItIsCancelledAndItsRoomIsFre
   expect_next_request_works();
 }
 
-TEST_P(GroupPreemptionTest, WhatRunsBesideASuspendedPromptIsNotInterrupted) {
+TEST_P(GroupPreemptionTest, APromptThatIsResumedGoesOnWhenWhatRunsHasEnded) {
   link().set_on_send([this](const Envelope& sent) {
     if (!sent.has_layer_done() || sent.layer_done().layer() != 0) return;
     if (sent.layer_done().request_id() == "long") link().push(suspend("long"));
     if (sent.layer_done().request_id() != "other") return;
-    link().push(prefill_request("third", 130));
+    link().push(prefill_request("third", 300));
     link().push(resume("long"));
   });
   group().start();
   link().push(prefill_request("long", 400));
   link().push(prefill_request("other", 300));
   EXPECT_EQ(expect_done().request_id(), "other");
-  EXPECT_EQ(expect_done().request_id(), "third");  // between two layers of the first again
-  EXPECT_EQ(expect_done().request_id(), "long");
+  EXPECT_EQ(expect_done().request_id(), "long");  // before one that has not begun
+  EXPECT_EQ(expect_done().request_id(), "third");
 }
 
 TEST_P(GroupPreemptionTest, ASuspendedPromptEndsWithTheConnection) {

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 BetweenLayers prompt(int64_t num_tokens, int64_t cached_tokens, int64_t other_tokens) {
   return {.num_tokens = num_tokens,
           .cached_tokens = cached_tokens,
-          .other_tokens = other_tokens,
+          .others = {.interrupted = other_tokens},
           .most_new_tokens = 100,
           .memory_bytes = 3000,
           .prompt_bytes = [](int64_t tokens) { return 3 * tokens; }};
@@ -40,10 +40,34 @@ TEST(BetweenLayers, FewerCachedTokensThanForeseenLetItWait) {
 }
 
 TEST(BetweenLayers, ASuspendedPromptWaitsForAnyNumberOfNewTokens) {
-  BetweenLayers beside = prompt(400, 0, 600);
-  beside.other_suspended = true;
+  BetweenLayers beside = prompt(400, 0, 0);
+  beside.others.suspended = {600};
   EXPECT_TRUE(check_between_layers(beside).ok());
-  beside.other_tokens = 601;
+  beside.others.suspended = {601};
+  EXPECT_EQ(check_between_layers(beside).error().code, Errc::kExhausted);
+}
+
+TEST(BetweenLayers, AllSuspendedPromptsHaveToFit) {
+  BetweenLayers beside = prompt(400, 0, 0);
+  beside.others.suspended = {300, 200, 100};
+  EXPECT_TRUE(check_between_layers(beside).ok());
+  beside.others.suspended = {300, 200, 101};
+  const auto refused = check_between_layers(beside);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("beside prompts of 300, 200, 101 tokens"));
+  BetweenLayers between = prompt(400, 300, 500);
+  between.others.suspended = {100};
+  EXPECT_TRUE(check_between_layers(between).ok());
+  between.others.suspended = {101};
+  EXPECT_EQ(check_between_layers(between).error().code, Errc::kExhausted);
+}
+
+// Where the memory for a short prompt has gone to a suspended one, the next has to fit as others do.
+TEST(BetweenLayers, OneShortPromptHasMemoryBesideAFullGroup) {
+  BetweenLayers beside = prompt(100, 0, 0);
+  beside.others.suspended = {1000};
+  EXPECT_TRUE(check_between_layers(beside).ok());
+  beside.others.suspended = {1000, 100};
   EXPECT_EQ(check_between_layers(beside).error().code, Errc::kExhausted);
 }
 
