@@ -30,6 +30,8 @@ class Clients:
         self.kinds = {self.plain: 6, self.together: 3, self.decoded: 4, self.streamed_and_decoded: 3, self.slow_reader: 2, self.hung_up: 3, self.deleted: 2,
                       self.too_late: 1, self.lease_runs_out: 2, self.slow_decode: 1, self.killed_decode: 1, self.hoarder: 6}
 
+    lease_ms = 30_000  # of what is decoded
+
     # What clients of a service with tokens and traces add.
     def raw_headers(self):
         return ""
@@ -61,8 +63,7 @@ class Clients:
         return kind.__name__, outcome
 
     def _post(self, prompt, **fields):
-        # The lease outlasts the other prompts of a client, however busy the machine is.
-        fields = {"deadline_ms": DEADLINE_MS, "lease_ms": 1000 * HUNG_S, "model": self.model, "cache": "both", **fields}
+        fields = {"deadline_ms": DEADLINE_MS, "lease_ms": self.lease_ms, "model": self.model, "cache": "both", **fields}
         status, _, body = self.service.request("POST", "/v1/prefill", self.service.prefill_body(prompt, **fields), timeout_s=HUNG_S)
         if status == 200:
             self._check_first(prompt, body)
@@ -194,8 +195,8 @@ class Clients:
         return self._post(prompt, deadline_ms=self.draw.randint(1, 300), lease_ms=100)[0]
 
     def lease_runs_out(self, prompt, life):
-        """Pages of an expired lease belong to nobody."""
-        status, body = self._post(prompt, lease_ms=1)
+        """Pages of an expired lease belong to nobody, unless another client of the same prompt has a lease of them: with this salt none has."""
+        status, body = self._post(prompt, lease_ms=1, cache_salt=str(self.draw.random()))
         if status != 200:
             return status
         path = f"/v1/prefill/{body['request_id']}"

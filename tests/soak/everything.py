@@ -99,6 +99,7 @@ class OwnersService(Service):
 
 class Everyone(Clients):
     """More clients: through other doors, with text, and such as leave and return. `door` is the address of OpenEngine's server."""
+    lease_ms = 1000 * HUNG_S  # outlasts the other prompts of a client, however busy the machine is
 
     def __init__(self, service, model, prompts, faults, draw, lives, door, endpoint):
         super().__init__(service, model, prompts, faults, draw, lives)
