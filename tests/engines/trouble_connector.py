@@ -39,10 +39,11 @@ class TroubleConnector(MillraceConnector):
         self._worker._layers.staged = os.path.exists(path("staged"))
         if os.path.exists(path("unscaled")):
             load = dataclasses.replace(load, manifest=unscaled(load.manifest))
-        self._pull(load, state)
+        stats = self._pull(load, state)
         if os.path.exists(path("zero")):
             layers = self._worker._layers
             for layer, cache in enumerate(layers._caches):
                 ids = layers.kernel_ids(load.block_ids, load.num_tokens)
                 cache[ids] = 0
                 layers.pack(layer, ids)
+        return stats
