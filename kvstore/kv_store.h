@@ -27,9 +27,9 @@
 // Placement: attention decides what lies in faster memory (placement.h): sinks, the recent window,
 // the first layers, then pages by score until the head's mass or the byte budget is reached. A page
 // that is pulled often, or that prompts often begin with, counts more. All requests compete by the
-// same rule. At seal and in tend(), a
-// page on disk takes the place of a page on the host that is worth much less, but never of a pinned
-// one. The store drops nothing of its own accord: cold means slower.
+// same rule. At seal and in tend(), a page on disk takes the place of a page on the host that is
+// worth much less, but never of a pinned one. The store drops nothing of its own accord: cold means
+// slower.
 //
 // Threads: every method may be called from any thread. pin_pages may read the disk or a GPU;
 // pin_in_place, pin_digests and scores read neither.

@@ -2,9 +2,8 @@
 // Brings the pages of a layer from device memory into the KV store, on threads of its own, so that
 // the device goes on with the next layer. Each thread takes a few pages at a time: it copies them
 // to the host, page by page K then V, and writes them to the store. Whole pages that get a slot on
-// the device are copied there from the layer. Copy lanes and page-locked
-// memory take longer to make than layers of a short prompt take to compute, so a writer serves one
-// request after another.
+// the device are copied there from the layer. Copy lanes and page-locked memory take longer to make
+// than layers of a short prompt take to compute, so a writer serves one request after another.
 #pragma once
 
 #include <atomic>

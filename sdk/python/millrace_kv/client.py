@@ -239,9 +239,9 @@ class Client(_Owner):
     def pull(self, manifest, layers, block_ids, *, timeout_s, first_layer=0, first_kv_head=0, first_token=0, num_tokens=None, feed=None,
              ask_again=False, priority=0, decode_float8=False):
         """Starts to pull into `layers`, a list of (K, V): views [blocks, kv heads, block tokens, head dim] of any strides, except that the
-        elements of a head are contiguous; all in host memory, or all in that of one CUDA device. Token `first_token` of the prompt goes to token 0 of block_ids[0]. With a feed, each layer is
-        pulled as soon as it is ready. A cache in float8_e4m3 is copied unchanged into views of torch.float8_e4m3fn; with `decode_float8` it
-        is decoded into views of a wider type."""
+        elements of a head are contiguous; all in host memory, or all in that of one CUDA device. Token `first_token` of the prompt goes to
+        token 0 of block_ids[0]. With a feed, each layer is pulled as soon as it is ready. A cache in float8_e4m3 is copied unchanged into
+        views of torch.float8_e4m3fn; with `decode_float8` it is decoded into views of a wider type."""
         if num_tokens is None:
             num_tokens = manifest.num_tokens - first_token
         if not layers:
